@@ -67,7 +67,7 @@ _PENDING_CONTRACT: Final = frontmatter_text(
 
 
 class NotAdded(Refused):
-    """Refusal of a server that was not added; nothing was written."""
+    """Error: an MCP server could not be added to the workspace. Nothing was written."""
 
     def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[FileProblem] = ()) -> None:
         details: dict[str, Any] = {"problems": [str(problem) for problem in problems]} if problems else {}
@@ -75,7 +75,7 @@ class NotAdded(Refused):
 
 
 class AddRequest(AddDriver, frozen=True, kw_only=True):
-    """A server to add, as a user of this machine names it. Paths are absolute."""
+    """Request of a local user to add an MCP server to the workspace. All file paths in it are absolute."""
 
     reference: str = ""  # empty: `args` are a command
     passed: tuple[str, ...] = ()  # variables whose values are those of the environment when the server starts
@@ -83,8 +83,8 @@ class AddRequest(AddDriver, frozen=True, kw_only=True):
 
 
 class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver to be written. `data` is its frontmatter without `implements`; `files` are the other files of its
-    folder.
+    """Content of a driver folder that is to be written. `data` is the frontmatter of its DRIVER.md without
+    `implements`, and `files` are its other files.
     """
 
     data: Mapping[str, Any]
@@ -116,7 +116,9 @@ class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class ServerAdder:
-    """An adder of servers to the workspace of a plan. Trials are possible only inside `async with`."""
+    """Service that adds MCP servers to a workspace by writing driver folders. Servers can be tried out only inside
+    `async with`.
+    """
 
     plan: Plan
     say: Say  # is called with each step and note
@@ -129,7 +131,9 @@ class ServerAdder:
         self._runner = TrialRunner(self.plan)
 
     async def __aenter__(self) -> Self:
-        """Open the store and what a trial needs. Raise StoreError if the store cannot be opened."""
+        """Open the store and the other parts that a trial run of a server needs. Raise StoreError if the store cannot
+        be opened.
+        """
         await self._runner.__aenter__()
         return self
 
@@ -139,8 +143,8 @@ class ServerAdder:
     # Read
 
     def read(self, request: AddRequest) -> DriverRequest:
-        """Return the driver for a request, with missing settings taken from a shipped driver of the same package, if
-        any.
+        """Convert a request to a driver that can be tried out. Settings that the request leaves open are taken from the
+        driver for the same package that ships with Interlock, if there is one.
 
         Raise NotAdded if the request is invalid.
         """
@@ -149,7 +153,7 @@ class ServerAdder:
         return msgspec.structs.replace(wanted, tools=request.tools, classes=request.classes, replaces=request.replace)
 
     def read_draft(self, path: Path) -> DriverRequest:
-        """Return the driver for a draft in the workspace. Raise NotAdded if the draft cannot be used."""
+        """Read the draft of a driver from a folder of the workspace. Raise NotAdded if the draft cannot be used."""
         folder = read_imported_folder(path)
         if not folder.data:
             raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it again")
@@ -211,7 +215,8 @@ class ServerAdder:
     # Try out
 
     async def try_out(self, request: DriverRequest) -> TriedServer:
-        """Start the server once, ask for its tools and propose a contract and a class for each.
+        """Start the server once, ask it for its tools, and propose a contract and a class (such as read-only) for each
+        tool.
 
         Raise NotAdded if the server does not start, has no tools or cannot be described by a driver, and StoreError or
         OSError if its files or records cannot be written.
@@ -311,7 +316,7 @@ class ServerAdder:
         )
 
     async def _read_declaration(self, folder: Path) -> Declared:
-        """Read a staged folder in the same way as a folder in the workspace."""
+        """Read the driver in a temporary folder as if the folder were already in the workspace."""
         memory = Memory(self._runner.store.kv, self._runner.clock)
         await memory.open()
         plan = self.plan
@@ -329,7 +334,7 @@ class ServerAdder:
 def decide_classes(
     proposals: Sequence[authoring.ToolProposal], classes: Mapping[str, ToolClass], *, accept: bool
 ) -> tuple[authoring.ToolProposal, ...]:
-    """Return the proposals with the classes that the user chose.
+    """Return the proposed tools with the classes (read-only, reversible or irreversible) that the user chose.
 
     With `accept`, a class that only a name or a schema suggests counts as chosen too, and so does one for which there
     is no sign at all (SUGGESTED). Otherwise its tool stays undecided.
@@ -360,8 +365,8 @@ def _find_new_paths(texts: Sequence[str]) -> dict[str, str]:
 
 
 def known_contracts(plan: Plan, identifier: str) -> dict[str, authoring.ExistingContract]:
-    """Return the contracts of the workspace by id. The driver's contracts have priority, then those in .tools, then
-    those of other drivers.
+    """Return all contracts of the workspace by id. If several files have the same id, one of the driver `identifier` is
+    preferred, then one in .tools, then one of another driver.
     """
     own = plan.workspace / scan.DRIVERS / identifier
     seen = scan.scan_workspace(plan)
@@ -411,7 +416,8 @@ def describe_sandbox(plan: Plan, declared: Declared, trial: TrialResult) -> dict
 
 @contextmanager
 def _staging_folder(plan: Plan, identifier: str, files: Mapping[str, str], over: Path | None = None) -> Iterator[Path]:
-    """Write the files of a driver to a folder beside .drivers, and remove that folder when the context exits.
+    """Write the files of a driver to a temporary folder in the workspace, and delete that folder when the context
+    exits.
 
     `over` is the folder that will be replaced; its other files are copied. Raise NotAdded if the workspace cannot be
     written or a file would be written through a link out of the folder, and OSError if a file cannot be written.
@@ -466,7 +472,7 @@ TEMPLATE_FOLDER: Final = "/workspace"
 
 
 class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of completing a driver from a shipped driver.
+    """Driver data completed with settings of the driver for the same package that ships with Interlock.
 
     `data` is the completed frontmatter. `what` describes the added settings; it is empty if nothing was missing.
     """
@@ -477,8 +483,8 @@ class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
-    """Complete `data` from the shipped driver of the same package. Return None if there is none, or if one of the two
-    does not run locally.
+    """Complete the driver data with settings of the driver for the same package that ships with Interlock. Return None
+    if there is no such driver, or if one of the two servers does not run on this machine.
 
     A shipped driver is a template in which `/workspace` means a folder of the user. A file in that folder is replaced
     by one in the server's private home folder, to which its sandbox can always write. The user's folder is never
@@ -519,14 +525,16 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | 
 
 
 def known_hosts(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the hosts that the shipped driver of this package needs, or an empty tuple if there is no such driver."""
+    """Return the hosts that a server needs, according to the driver for the same package that ships with Interlock.
+    Return an empty tuple if there is no such driver.
+    """
     _, shipped = _find_shipped(data)
     return tuple(shipped.network.egress) if shipped is not None and shipped.network is not None else ()
 
 
 def _find_shipped(data: Mapping[str, Any]) -> tuple[Driver | None, Driver | None]:
-    """Return the driver that the frontmatter describes, and the shipped driver of the same package.
-    Either may be None.
+    """Return the driver that `data` describes, and the driver for the same package that ships with Interlock. Either
+    may be None.
     """
 
     def package_of(driver: Driver) -> tuple[str, str] | None:

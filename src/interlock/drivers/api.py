@@ -42,7 +42,7 @@ class Problem(Struct, frozen=True, kw_only=True):
 
 
 class DriverSummary(Struct, frozen=True, kw_only=True):
-    """A driver as lists show it.
+    """A driver in the short form that lists show.
 
     Members:
         segment: What its server is called: the segment of its tools.
@@ -140,7 +140,7 @@ class Acceptance(Struct, frozen=True, kw_only=True):
 
 
 class RunningServer(Struct, frozen=True, kw_only=True):
-    """The server of a driver as it runs now, in addition to what the file says.
+    """The state of a driver's running server, beside what the driver's file declares.
 
     Members:
         protocol_version: The version of MCP that is spoken.
@@ -162,7 +162,7 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
 
 class DriverDetail(DriverSummary, frozen=True, kw_only=True):
-    """A driver in full: everything that decides whether it is trusted, and what changed since it was.
+    """A driver in full: what a person reviews before trusting it, and what has changed since.
 
     Of a driver whose file cannot be read, the fields that the file would give are absent.
 
@@ -228,7 +228,7 @@ class RankedDriver(Struct, frozen=True, kw_only=True):
 
 
 class RejectedDriver(Struct, frozen=True, kw_only=True):
-    """A driver that could not, and why.
+    """A driver that cannot serve a contract, and why.
 
     Members:
         driver: ID@MAJOR.
@@ -244,7 +244,7 @@ class RejectedDriver(Struct, frozen=True, kw_only=True):
 
 
 class ServedContract(Struct, frozen=True, kw_only=True):
-    """A contract, which driver serves it, and why not another.
+    """A contract, the driver that serves it, and the reasons against other drivers.
 
     Members:
         contract: Its id.
@@ -304,7 +304,7 @@ class DriverExamples(Struct, frozen=True, kw_only=True):
 
 
 class DriverUpdate(Struct, frozen=True, kw_only=True, rename={"before": "from"}):
-    """The newest release of a driver's server, beside the one in use.
+    """The newest release of a driver's server, compared with the release in use.
 
     Members:
         id: The id of the driver.
@@ -336,7 +336,7 @@ class DriverUpdate(Struct, frozen=True, kw_only=True, rename={"before": "from"})
 
 
 class SwitchedDriver(Struct, frozen=True, kw_only=True):
-    """A driver whose server is started from the newest release.
+    """A driver that was switched to the newest release of its server.
 
     Members:
         id: The id of the driver.
@@ -350,7 +350,7 @@ class SwitchedDriver(Struct, frozen=True, kw_only=True):
 
 
 class AllowedHosts(Struct, frozen=True, kw_only=True):
-    """Hosts that a driver may reach besides those of its file.
+    """Hosts that a driver may reach in addition to those that its file names.
 
     Members:
         id: The id of the driver.
@@ -374,7 +374,7 @@ class RemovedDriver(Struct, frozen=True, kw_only=True):
 
 
 class IdleDriver(Struct, frozen=True, kw_only=True):
-    """A driver that serves nothing yet: it waits for a person, or its files cannot be used.
+    """A driver that is not in use: it waits for a person's decision, or its files cannot be used.
 
     Members:
         id: Which driver.
@@ -406,7 +406,7 @@ class SkillBlock(Struct, frozen=True, kw_only=True):
 
 
 class Skill(Struct, frozen=True, kw_only=True):
-    """A skill that drivers bring.
+    """A skill, with the prompts that drivers add to it.
 
     Members:
         name: Its name.
@@ -418,7 +418,7 @@ class Skill(Struct, frozen=True, kw_only=True):
 
 
 class Skills(Struct, frozen=True, kw_only=True):
-    """Every skill that has blocks.
+    """The skills to which drivers add prompts.
 
     Members:
         skills: By name.
@@ -490,7 +490,7 @@ HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
 
 
 class AddDriver(RequestBody, frozen=True, kw_only=True, rename={"packages": "with"}):
-    """A server to be added: what it is, and what it may do.
+    """A request to add a server: which server it is, and what it may do.
 
     Members:
         reference: npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://..., or the name of a draft.
@@ -524,7 +524,7 @@ class AddDriver(RequestBody, frozen=True, kw_only=True, rename={"packages": "wit
 
 
 class TrustDriver(RequestBody, frozen=True, kw_only=True):
-    """The acceptance of a driver's files.
+    """A request to accept a driver's files.
 
     Members:
         digest: The digest of the folder as it was shown.
@@ -534,7 +534,7 @@ class TrustDriver(RequestBody, frozen=True, kw_only=True):
 
 
 class AllowHost(RequestBody, frozen=True, kw_only=True):
-    """A host that a driver may reach besides those of its file.
+    """A request to let a driver reach a host that its file does not name.
 
     Members:
         host: api.example.com or *.example.com
@@ -546,7 +546,7 @@ class AllowHost(RequestBody, frozen=True, kw_only=True):
 
 
 class RunExamples(RequestBody, frozen=True, kw_only=True):
-    """A run of the examples of a driver's contracts.
+    """A request to run the examples of a driver's contracts.
 
     Members:
         allow_mutation: Also examples that change something.
@@ -556,7 +556,7 @@ class RunExamples(RequestBody, frozen=True, kw_only=True):
 
 
 class UpdateDriver(RequestBody, frozen=True, kw_only=True):
-    """A look at the newest release of a driver's server, or the switch to it.
+    """A request to look at the newest release of a driver's server, or to switch to it.
 
     Members:
         candidate: What the look named; null: only look.

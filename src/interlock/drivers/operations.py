@@ -21,7 +21,7 @@ from interlock.operator.operation import handles
 
 @dataclass(frozen=True)
 class DriverOperations:
-    """Operations on drivers."""
+    """Handlers of the operator API's requests about drivers."""
 
     drivers: DriverWatcher
     anchors: Anchors

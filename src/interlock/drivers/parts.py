@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class DriverParts(CapabilityParts):
-    """Parts of a node that run its drivers and offer the contracts that the drivers serve."""
+    """The parts of a node that run drivers and offer the contracts that these drivers serve."""
 
     def __init__(self, node: NodeParts) -> None:
         self._node = node
@@ -38,8 +38,8 @@ class DriverParts(CapabilityParts):
         calls.dispatch.arrivals.expect(lambda: self.drivers.is_settled, self.drivers.settle_all)
 
     def _open_registry(self, plan: Plan) -> "DriverService":
-        """Create the registry and its operations. This is called when there is a driver or an operator calls an
-        operation.
+        """Create the registry of drivers and the service for its operations. They are needed only when there is a
+        driver or an operator asks for one.
         """
         from interlock.drivers.install.installation import Locks
         from interlock.drivers.provider.provider import ProviderFactory

@@ -181,7 +181,7 @@ def open_adder(invocation: Invocation) -> "ServerAdder":
 
 @contextmanager
 def quiet_log(invocation: Invocation) -> Iterator[None]:
-    """Suspend the log below CRITICAL while the context is active, because the command itself reports what matters.
+    """Hide all log messages below CRITICAL while the context is active, because the command itself prints what matters.
 
     With --debug the log stays as it is.
     """
@@ -260,7 +260,8 @@ def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | Non
 
 
 def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
-    """Trust the driver files that were just written, and return the driver with the state that it soon has.
+    """Trust the driver files that were just written, wait a short time until the server has started, and return the
+    driver.
 
     The files stay untrusted if an approver has to sign and no node is running.
     """
@@ -286,9 +287,8 @@ def trust_driver(invocation: Invocation, key: str) -> "DriverSummary":
 
 
 def as_command(reference: str, args: tuple[str, ...]) -> tuple[str, tuple[str, ...]]:
-    """Return the reference and the arguments, with relative file arguments made absolute.
-
-    The reference is empty if it was the first word of a command; the arguments then contain the complete command.
+    """Return the reference and the arguments of the server to add, with file paths made absolute. If the reference is a
+    command of this machine, the returned reference is empty and the command is the first argument.
     """
     from interlock.interop.protocol.launchers import PACKAGED
 

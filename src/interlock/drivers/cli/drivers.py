@@ -41,7 +41,7 @@ app = verb_app(
 
 @verb(app, "list")
 def list_drivers(invocation: Invocation) -> None:
-    """List every driver, how it stands and why.
+    """List all drivers with their states.
 
     Examples:
         interlock drivers list
@@ -60,7 +60,7 @@ def list_drivers(invocation: Invocation) -> None:
 def show(
     invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="Of a driver, or of a contract.")]
 ) -> None:
-    """Show what a driver starts, may reach and knows.
+    """Show what a driver starts, what it may access and which secrets it gets.
 
     And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
 
@@ -284,7 +284,8 @@ def call_or_read(
     timeout: float = CHANGE_TIMEOUT_S,
     **arguments: object,
 ) -> "Answer":
-    """Call an operation of the running node. If no node is running, do `job` with the driver files and the store.
+    """Call an operation of the running node. If no node is running, call `job` with a service that works directly on
+    the driver files and the store.
 
     Raise Unreachable if the node is remote, because its files cannot be reached from here, or if it runs but does not
     answer.
@@ -301,7 +302,8 @@ def call_or_read(
 def call_stored_drivers(
     plan: "Plan", folder: Path, job: "Callable[[DriverService], Awaitable[object]]", *, needs_no_approver: bool = False
 ) -> "Answer":
-    """Do `job` with the drivers of a workspace whose node does not run, and return the reply that a node would give.
+    """Call `job` with a service for the drivers of a workspace whose node is not running. Return the reply that a node
+    would give.
 
     `folder` is the data folder. With `needs_no_approver`, raise Refused if an approver is enrolled.
     """
@@ -352,7 +354,7 @@ skills_app = verb_app(
 
 @verb(skills_app, "list")
 def list_skills(invocation: Invocation) -> None:
-    """List skills: those with blocks of drivers, and our own.
+    """List the skills that drivers add prompts to, and those that come with Interlock.
 
     Examples:
         interlock skills list
@@ -377,7 +379,7 @@ def list_skills(invocation: Invocation) -> None:
 def show_skill(
     invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="The skill's name.")]
 ) -> None:
-    """Show the blocks of a skill: prompts of drivers, and who serves them.
+    """Show the prompts that drivers add to a skill.
 
     A skill that comes with Interlock is printed whole, as its SKILL.md.
 

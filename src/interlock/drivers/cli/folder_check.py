@@ -90,8 +90,8 @@ def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
 
 
 def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) -> Iterator[Found]:
-    """Yield a warning for each tool of a driver's server that has, or is listed under, a deprecated name
-    (REG-7.3-2).
+    """Yield a warning for each tool whose name is deprecated in the names registry, be it the server's own name or the
+    listed one (REG-7.3-2).
     """
     for binding in declared.driver.implements if declared.driver is not None else ():
         contract = declared.contracts.get(binding.index)
@@ -105,7 +105,8 @@ def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) 
 
 
 def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Found]:
-    """Yield a warning for each extension in DRIVER.md that other hosts, which use the published schemas, refuse.
+    """Yield a warning for each extension of Interlock in DRIVER.md, because hosts that check the published schemas
+    refuse the file.
 
     `problems` were reported already and stay errors, so they are not repeated as warnings.
     """
@@ -121,7 +122,7 @@ def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Fo
 
 
 def _find_ungranted(declared: Declared, declaration: Declaration) -> Iterator[UngrantedSecret]:
-    """Yield the secrets of a driver that no inventory grants.
+    """Return the secrets that a driver names although no secrets inventory lets the driver use them.
 
     A secret that is described only in another driver's inventory is skipped. That inventory takes effect when the other
     driver is trusted, which cannot be determined from files.

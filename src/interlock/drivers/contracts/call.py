@@ -120,7 +120,7 @@ def find_denied_uri(uris: Iterable[str], plan: ServerPlan, driver: Driver) -> Dr
 
 
 class LeasedCall(Call, eq=False, kw_only=True):
-    """A client's call that leases the link of a server when it is sent.
+    """Base of calls that need a lease: one process of the server is reserved for the call until the call ends.
 
     `params` are the parameters for the current server. `client_params` are the parameters as the client sent them; they
     are recorded, and each retry starts from them.
@@ -134,7 +134,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
     approved: bool = False  # a person released this very call: once a server has had it, it is never sent again
 
     def send_admitted(self, admitted: Admitted[Call]) -> None:
-        """Choose a server for the admitted call and send it."""
+        """Choose a server for a call that the guard has admitted, and send the call to it."""
         raise NotImplementedError
 
     def on_leased(self, provider: DriverProvider, link: ServerLink) -> None:
@@ -187,7 +187,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
         self.begin(asyncio.to_thread(find_denied_uri, uris, link.plan, provider.driver), on_checked)
 
     def lease_link(self, provider: DriverProvider) -> None:
-        """Lease the provider's link, immediately if the provider is ready and otherwise as soon as it becomes ready."""
+        """Lease a process of the provider's server, at once if it is ready, otherwise as soon as it becomes ready."""
         ready = provider.find_ready_lease(self.caller)
         if ready is not None:
             self._on_lease(provider, ready)
@@ -370,7 +370,9 @@ _PASSING_CODES: Final = range(-32099, -32000 + 1)  # JSON-RPC's for the server's
 
 
 class ContractCall(LeasedCall, eq=False, kw_only=True):
-    """A call of a contract that tries the drivers in `choices` in order until one of them answers."""
+    """Call of a contract's tool. The drivers that can serve it are tried in order, best first, until one of them
+    answers.
+    """
 
     served: contract.CompiledContract
     inputs: dict[str, Any] = msgspec.field(default_factory=dict)  # the arguments, decoded, as the contract has them
@@ -452,7 +454,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.lease_link(self.provider)
 
     def _on_health(self, why: str | None) -> None:
-        """Lease the link of a driver if its health check passed."""
+        """Use the driver if its health check passed, otherwise try the next driver. `why` says why the check failed."""
         if why is None:
             self.lease_link(self.provider)
         else:
@@ -686,7 +688,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         super().cancel(reason)  # AIP-30.errors-2
 
     def on_vendor_notification(self, notification: Notification, era: Era) -> None:
-        """Drop a server's own notification, because the client knows only the contract and not the server."""
+        """Drop a notification that only this server defines. The client knows the contract and not the server."""
 
     def on_progress(self, params: dict[str, Raw]) -> None:
         """Forward progress to the client without extending the deadline, which covers the entire call

@@ -65,7 +65,9 @@ def _encode_row(
     code: str | None,
     input_keys: tuple[str, ...] | None = None,
 ) -> bytes:
-    """Encode a row without its last brace. Calls within the same second share it."""
+    """Encode an audit row without its closing brace, so that more members can follow. Equal calls within one second
+    share the encoded row.
+    """
     head: dict[str, Any] = {
         "at": rfc3339(at),
         "who": who,
@@ -82,7 +84,7 @@ def _encode_row(
 
 
 def resolution_row(*row: Any) -> bytes:
-    """Encode the audit row that records which driver was chosen.
+    """Encode the audit row that says which driver was chosen for a call.
 
     `row` are the arguments of `_encode_row` after the method. Its facts are the encoded `resolved_row` of the resolver,
     its code is the reason why no driver was chosen, or None.
@@ -91,7 +93,7 @@ def resolution_row(*row: Any) -> bytes:
 
 
 def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
-    """Return the values for context_arguments and for a contract's context_schema.
+    """Return the facts about a caller that a tool can receive as arguments: the tenant, the user and the workspace.
 
     They are taken from the caller's principal and never from data that a client sends. Outside rooms, each principal is
     treated as a separate tenant.
@@ -101,7 +103,7 @@ def context_of(caller: Caller, workspace: str) -> Mapping[str, str]:
 
 
 def invoked_row(*row: Any) -> bytes:
-    """Encode the audit row of one invocation.
+    """Encode the audit row of one call that was sent to a driver's server.
 
     `row` are the arguments of `_encode_row` after the method, and then the duration in seconds. The facts come from
     `facts_of`. The code is that of the error, or None if the call succeeded.
@@ -110,7 +112,7 @@ def invoked_row(*row: Any) -> bytes:
 
 
 def facts_of(contract: Contract, choice: resolver.SelectionChoice) -> bytes:
-    """Encode the audit facts that are identical for every call of the contract that this driver serves."""
+    """Encode the members of an audit row that are the same for all calls of the contract that the driver serves."""
     candidate = choice.candidate
     driver = candidate.driver
     return _encode(
@@ -153,7 +155,7 @@ UNDECIDED: Final = ServingDecision(resolver.DriverResolution(), (), b"", ())  # 
 
 
 class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that all calls of one binding need, computed once."""
+    """Values that are computed once for all calls of a contract that one driver serves."""
 
     bound: Bound
     wire_name: Raw
@@ -223,10 +225,7 @@ class CompiledContract:
     # Check 7 of the guard
 
     def find_refusal(self, inputs: Any, caller: Caller) -> DriverRefusal | None:
-        """Check the input and the caller's context before a driver is chosen (AIP-14.rules-4).
-
-        Return the refusal, or None if both are valid.
-        """
+        """Return why the input or the caller does not satisfy the contract, or None if both do (AIP-14.rules-4)."""
         if not self._inputs.accepts(inputs):  # AIP-tools-12, AIP-30.resolve-6
             refusal = self._inputs.find_fault(inputs)
             return DriverRefusal("input_invalid", str(refusal))
@@ -399,7 +398,7 @@ def _find_unchanged_inputs(feeding: ArgumentRules) -> frozenset[str] | None:
 
 
 def may_hold_uri(value: dict[str, Any]) -> bool:
-    """Return whether any text in the value contains a colon.
+    """Return whether any text in the value contains a colon, which every absolute URI has.
 
     This is a fast first test: most calls contain only a few texts and numbers.
     """

@@ -55,8 +55,8 @@ _EXPRESSION: Final = re.compile(r"\{[^{}]*\}")
 
 
 class ExposedItem(msgspec.Struct, frozen=True):
-    """An item of a driver's server that no contract binds. It is listed as `name`; its server calls it
-    `server_name`.
+    """A tool, prompt or resource of a driver's server that clients may use although no contract describes it. Clients
+    see it as `name`; the server calls it `server_name`.
     """
 
     kind: Literal["tools", "prompts", "resources", "templates"]
@@ -68,8 +68,8 @@ class ExposedItem(msgspec.Struct, frozen=True):
 
 
 class ExposedItems(msgspec.Struct, kw_only=True):
-    """Items of one segment that no contract binds. Each mapping holds one kind of item, by the name under which it is
-    listed.
+    """The items of one segment that no contract describes. Each mapping holds one kind of item, by the name that
+    clients see.
     """
 
     tools: dict[str, ExposedItem] = {}
@@ -79,7 +79,9 @@ class ExposedItems(msgspec.Struct, kw_only=True):
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """Items of all drivers that no contract binds, by segment, and the kinds of resources that the drivers declare."""
+    """Result of `expose`: the items of drivers that no contract describes, by segment (the first part of their listed
+    names), and the kinds of references to resources.
+    """
 
     segments: Mapping[str, ExposedItems]
     kinds: Mapping[str, uri_access.ResourceKind]
@@ -87,7 +89,7 @@ class Exposure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def expose(providers: Iterable[DriverProvider], contracts: Mapping[str, frozenset[str]]) -> Exposure:
-    """Collect the items of drivers that no contract binds.
+    """Collect the tools, prompts and resources of drivers that no contract describes.
 
     `contracts` maps each segment to the local names of its contracts, which no tool without a contract may use.
     """
@@ -117,7 +119,9 @@ def _warning(driver: Driver, place: str, code: str, message: str) -> FileProblem
 
 
 def _exposed_tools(provider: DriverProvider, taken: frozenset[str]) -> Iterator[ExposedItem | FileProblem]:
-    """Yield the tools that no contract binds. `taken` are the names of contracts in the same segment."""
+    """Yield the tools of a driver's server that no contract describes, and a warning for each whose name is already
+    taken. `taken` are the names of contracts in the same segment.
+    """
     driver, listing = provider.driver, provider.listing
     if driver.interlock.expose != "all" or listing is None:  # AIP-tools-16
         return
@@ -159,7 +163,9 @@ def _exposed_prompts(provider: DriverProvider) -> Iterator[ExposedItem | FilePro
 
 
 def _exposed_resources(provider: DriverProvider, kinds: Iterable[str]) -> Iterator[ExposedItem | FileProblem]:
-    """Yield the resources and templates that the driver declares. `kinds` are the kinds of references that it has."""
+    """Yield the resources and templates of a driver's server that clients may read directly. `kinds` are the driver's
+    kinds of references to resources.
+    """
     driver, listing = provider.driver, provider.listing
     raw = [each.uri_template for each in driver.resources if each.integrate_as == "raw"]
     if driver.resources and listing is not None:
@@ -187,7 +193,9 @@ _PARAMS: Final = Call.__struct_fields__.index("params")
 
 
 class ContractLink(Link):
-    """Link of one segment, which lists contracts and drivers' items that no contract binds."""
+    """Link behind one segment of the namespace. It lists contracts and further items of drivers, and creates a call for
+    each request.
+    """
 
     checks_input = True
 
@@ -261,8 +269,8 @@ class ContractLink(Link):
         return call
 
     def _new_read_call(self, uri: str, *fields: Any) -> Call:
-        """Create the call that reads `uri`: a reference, a listed resource, or a resource that matches a listed
-        template.
+        """Create the call that reads `uri`, which may be a listed resource, a match of a listed template, or a
+        reference such as mcp_notes:URI.
         """
         sha256 = None
         if uri.startswith(uri_access.REFERENCE_PREFIX):
@@ -309,7 +317,7 @@ def _refuse(call: Call, refusal: Refusal) -> Call:
 
 
 class Contracts:
-    """The contracts of all drivers, and their items that no contract binds, offered through one link per segment."""
+    """Service that offers the contracts of all drivers, and their further items, through one link per segment."""
 
     def __init__(self, parts: ContractParts) -> None:
         """Create the service without any links."""
@@ -325,9 +333,7 @@ class Contracts:
         self._taking = asyncio.Lock()
 
     def skills(self) -> dict[str, tuple[SkillBlock, ...]]:
-        """Return the skills that drivers contribute to. Each block has the listed name of a prompt and the driver that
-        has it.
-        """
+        """Return the prompts that drivers add to skills, by the name of the skill."""
         skills: dict[str, list[SkillBlock]] = {}
         for segment, link in sorted(self.links.items()):
             for block in link.shown.prompts.values():
@@ -441,8 +447,8 @@ class Contracts:
         link.contracts = served
 
     def _compiled_contract(self, offered: OfferedContract) -> CompiledContract:
-        """Return the compiled contract. While its inputs are unchanged, return the same object, because compilation is
-        slow.
+        """Return the compiled contract. Return the same object as long as its inputs are unchanged, because compiling
+        is slow.
         """
         drivers, contract, workspace = self._plan.drivers, offered.contract, str(self._plan.workspace)
         policy = SelectionPolicy(allow=drivers.policy.allow, deny=drivers.policy.deny, region=drivers.region)

@@ -46,7 +46,9 @@ UNIVERSAL: Final = frozenset((
 
 @dataclass(frozen=True, slots=True)
 class BuildArgumentsArgs:
-    """Argument of the hook build_arguments: the contract's input, and the arguments that were mapped from it."""
+    """Argument of the hook build_arguments: the caller's input, and the tool arguments that were already mapped from
+    it.
+    """
 
     input: dict[str, Any]  # the caller's input, which satisfies the contract
     mapped: dict[str, Any]  # the server's arguments that the mappings of DRIVER.md make from the input
@@ -69,7 +71,7 @@ ParseToolResult = Callable[[ParseToolResultArgs], dict[str, Any]]
 
 
 class DriverRefused(ValueError):
-    """Error for a driver.py whose call of define_driver contradicts itself, or that does not call it exactly once."""
+    """Error: a driver.py passes contradicting values to define_driver, or does not call it exactly once."""
 
     def __init__(self, code: str, message: str) -> None:
         super().__init__(message)
@@ -78,7 +80,7 @@ class DriverRefused(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class DriverHandle:
-    """A driver.py in the form that the worker runs."""
+    """The hooks that a driver.py passed to define_driver."""
 
     build_arguments: BuildArguments | None = None
     parse_tool_result: ParseToolResult | None = None

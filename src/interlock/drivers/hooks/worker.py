@@ -89,7 +89,7 @@ def main(package: str, folder: str) -> None:
 
 
 def _open_exchange() -> tuple[Iterator[bytes], Callable[[dict[str, Any]], None]]:
-    """Return an iterator of the request lines, and a function that writes an answer.
+    """Return an iterator of the node's requests, one line each, and a function that writes an answer.
 
     Both use new file descriptors, so a `print` in driver.py cannot corrupt the answers.
     """
@@ -117,7 +117,9 @@ def _load(name: str, path: str, folders: list[str] | None = None) -> types.Modul
 
 
 def _import_hooks(package: str) -> types.ModuleType:
-    """Import define_driver so that `from interlock import define_driver` works without the rest of Interlock."""
+    """Import the module of define_driver so that `from interlock import define_driver` works without the rest of
+    Interlock.
+    """
     interlock = types.ModuleType("interlock")
     interlock.__path__ = []
     sys.modules["interlock"] = interlock
@@ -129,7 +131,9 @@ def _import_hooks(package: str) -> types.ModuleType:
 
 
 def _make_guard(folder: str, package: str) -> Callable[[str, tuple[Any, ...]], None]:
-    """Return an audit hook that raises PermissionError, with the reason, for what the sandbox would not allow."""
+    """Return an audit hook for Python that raises PermissionError if driver.py does something forbidden, for example
+    opens a socket.
+    """
     stdlib = os.path.realpath(os.__file__).rpartition(os.sep)[0]
     library = (stdlib, *(path for path in sys.path if path.endswith("lib-dynload")))
     roots = tuple(os.path.realpath(root) + os.sep for root in (folder, package, *library))

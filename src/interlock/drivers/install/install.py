@@ -76,7 +76,9 @@ _EXPECTED: Final = (PackageUnavailable, SandboxFailed, DownloadFailed, ChildStar
 
 @contextmanager
 def _expected_failures(root: Path) -> Iterator[None]:
-    """Raise MethodFailed instead of every expected failure. `root` is the folder in which the server is installed."""
+    """Convert the errors that can be expected inside the context to MethodFailed. `root` is the folder in which the
+    server is installed.
+    """
     try:
         yield
     except _EXPECTED as error:
@@ -93,7 +95,7 @@ def _required(options: Mapping[str, Any], key: str) -> str:
 
 
 async def attempt(installation: Installation, entry: Install) -> MethodResult:
-    """Run one installation method. Raise MethodFailed for every expected failure."""
+    """Try one method of installing a server, such as npm. Raise MethodFailed if it does not succeed."""
     method, options = entry.method, entry.options
     with _expected_failures(installation.root):
         match method:
@@ -124,7 +126,7 @@ async def attempt(installation: Installation, entry: Install) -> MethodResult:
 
 
 async def repeat(installation: Installation, lock: Locked, options: Mapping[str, Any]) -> MethodResult:
-    """Return the result for exactly what `lock` records. Files are downloaded if they are missing.
+    """Install exactly what `lock` recorded earlier. Files are downloaded if they are missing.
 
     `options` are those of the driver's entry for the same method. Raise MethodFailed for every expected failure.
     """
@@ -156,7 +158,7 @@ async def repeat(installation: Installation, lock: Locked, options: Mapping[str,
 async def _package(
     installation: Installation, method: Literal["npm", "pip"], options: Mapping[str, Any]
 ) -> MethodResult:
-    """Find the version and the files of a package. They are downloaded later, by the kind of server."""
+    """Look up the version and the files of a package in its registry. The files are downloaded later."""
     server = installation.driver.server
     text = kind_of(server).pin_package(server, method, _required(options, "package"))
     beside = tuple(map(str, options.get("with", ()))) if method == "pip" else ()
@@ -266,7 +268,8 @@ _SEARCH: Final = (
 
 
 async def check_version(driver: Driver, installed: Installed, running: CommandRunner) -> Installed | str:
-    """Return the server with the version that the driver's version_check finds, or why this version does not fit.
+    """Run the version check of a driver. Return the server with the version found, or a text that says why the version
+    does not fit.
 
     The version does not fit if it is outside the range or cannot be determined. Without a version_check, return the
     server unchanged. `running` runs the command of the check.
@@ -332,7 +335,8 @@ async def install_checked(
 
 
 async def install(installation: Installation, lock: Locked | None = None) -> Installed | InstallFailed:
-    """Install what the lock records.
+    """Install a driver's server: the release that `lock` recorded if the driver still asks for it, otherwise the newest
+    one.
 
     Try the methods of the driver in order if there is no lock, if the driver's install request has changed since, or if
     the lock records that the server was vendored or already present. If no method works, look for a server that a
@@ -380,7 +384,7 @@ async def install(installation: Installation, lock: Locked | None = None) -> Ins
 
 
 async def _complete(installation: Installation, result: MethodResult) -> Installed:
-    """Return the command that the kind of server makes from a method's result.
+    """Return the installed server with its start command, made from the result of an installation method.
 
     Raise MethodFailed if the result does not contain the server.
     """

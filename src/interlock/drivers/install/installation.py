@@ -53,8 +53,8 @@ INSTALL_FAILED: Final = "install_failed"
 
 
 class MethodFailed(Exception):
-    """Error for an installation method that failed, or a container that cannot be run. The message says why, and what
-    to do. `output` holds the last lines that an installer printed.
+    """Error: an installation method failed, or a container cannot be run. The message says why and what to do. `output`
+    has the last lines that an installer printed.
     """
 
     def __init__(self, reason: str, output: tuple[str, ...] = (), code: str = INSTALL_FAILED) -> None:
@@ -71,7 +71,7 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Engine:
-    """The client of docker or podman, with the environment in which it runs."""
+    """Client of a container engine, docker or podman."""
 
     def __init__(self, program: str, environment: Mapping[str, str], reaper: OrphanReaper | None) -> None:
         self.program = program
@@ -81,7 +81,7 @@ class Engine:
         self._reaper = reaper
 
     async def pull(self, image: str, progress: Callable[[str], None]) -> Image:
-        """Pull the newest image of a tag, or exactly the image with the given digest.
+        """Download a container image. For a tag, get its newest image; for a digest, exactly that image.
 
         An image that was built on this machine is used even if it cannot be pulled. Raise MethodFailed if there is
         no image to use.
@@ -121,7 +121,7 @@ class Engine:
         return Image(reference=identifier, digest=identifier)
 
     async def remove(self, label: str) -> int:
-        """Remove all containers with this label, which a killed client left behind. Return how many there were."""
+        """Remove all containers with this label, which a killed process left behind. Return their number."""
         listed = await self._run(ANSWER_LIMIT_S, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")
         containers = [word for word in listed.stdout.decode(errors="replace").split() if _CONTAINER.fullmatch(word)]
         if containers:
@@ -149,14 +149,14 @@ Caged = Callable[[SandboxPlan], CommandRunner]  # in a sandbox of the caller's c
 
 
 class CommandFailed(Exception):
-    """Error for a command that did not run to its end.
+    """Error: a command could not be run to its end.
 
     The message completes a sentence that begins with "the command ...".
     """
 
 
 def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> CommandRunner:
-    """Return a runner without a sandbox.
+    """Return a function that runs commands without a sandbox.
 
     Its commands get the environment that the node gives to every child process.
     """
@@ -165,7 +165,7 @@ def plain_runner(reaper: OrphanReaper | None, cwd: Path | None = None) -> Comman
 
 
 def sandboxed_runner(connector_parts: ConnectorParts, segment: str, plan: SandboxPlan) -> CommandRunner:
-    """Return a runner that runs commands in a sandbox with this plan.
+    """Return a function that runs commands in the sandbox that `plan` describes.
 
     `segment` is the name of the sandbox in records and messages.
     """
@@ -187,10 +187,7 @@ def sandboxed_runner(connector_parts: ConnectorParts, segment: str, plan: Sandbo
 
 
 def runner_for(plan: ServerPlan, connector_parts: ConnectorParts, cwd: Path | None = None) -> CommandRunner:
-    """Return the runner for the commands of a driver.
-
-    It uses the sandbox of the driver's server, or no sandbox if the server has none.
-    """
+    """Return the function that runs a driver's commands, in the sandbox of its server if there is one."""
     if isinstance(plan.reach, Spawn) and plan.reach.sandbox is not None:
         return sandboxed_runner(connector_parts, plan.segment, plan.reach.sandbox)
     return plain_runner(connector_parts.reaper, cwd)
@@ -227,7 +224,7 @@ Method = Literal["npm", "pip", "docker", "download", "curl", "vendored", "presen
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
-    """Exact record of what was installed (AIP-30.install-3).
+    """Exact record of what was installed, so that the same files can be installed again (AIP-30.install-3).
 
     It is stored under id@major. A restart runs exactly what it records, and never a newer version.
     """
@@ -241,7 +238,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """An installation method that was tried. `reason` is None if it succeeded."""
+    """Try of one installation method. `reason` says why it failed, or is None if it succeeded."""
 
     method: str
     reason: str | None = None
@@ -249,14 +246,16 @@ class Attempt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Note(msgspec.Struct, frozen=True, kw_only=True):
-    """A remark that is shown with the driver and does not prevent its use."""
+    """Remark about an installation that a person should know and that does not prevent its use."""
 
     code: str
     message: str
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed server. `command` precedes server.args and contains no secret. It is empty for a remote server."""
+    """An installed server. `command` starts it, is followed by server.args, and contains no secret. It is empty for a
+    remote server.
+    """
 
     command: tuple[str, ...]
     version: str | None
@@ -270,19 +269,19 @@ class Installed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of an installation in which every method failed, or whose version does not fit the driver."""
+    """Result if no method could install the server, or if the installed version does not fit the driver."""
 
     code: str
     attempts: tuple[Attempt, ...] = ()
 
     @property
     def reason(self) -> str:
-        """Return a text for `interlock drivers show`: every method with the reason of its failure."""
+        """Return why each method failed, as one text."""
         return "; ".join(f"{attempt.method}: {attempt.reason}" for attempt in self.attempts if attempt.reason)
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one installation method, from which the kind of server makes its command."""
+    """Result of one installation method: the files from which the start command is made."""
 
     lock: Locked
     pins: Pins | None = None  # of a package: exactly what to run
@@ -293,7 +292,7 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
     def installed(self, command: tuple[str, ...], version: str | None = None, **fields: Any) -> Installed:
-        """Return the installed server that this command runs. `fields` are further fields of it."""
+        """Return an Installed server with this start command. `fields` are further fields of it."""
         return Installed(command=command, version=version, lock=self.lock, notes=self.notes, **fields)
 
 
@@ -353,17 +352,19 @@ def request_digest(driver: Driver) -> str:
 
 
 def packages_of(packages: Path, driver: Driver) -> Path:
-    """Return the folder for everything that is installed for this driver alone."""
+    """Return the folder in which the server of this driver is installed."""
     return packages / "drivers" / driver.key
 
 
 async def remove_packages(packages: Path, driver: Driver) -> None:
-    """Delete everything that was installed for this driver alone. Errors are ignored."""
+    """Delete the folder in which the server of this driver is installed. Ignore errors."""
     await asyncio.to_thread(shutil.rmtree, packages_of(packages, driver), ignore_errors=True)
 
 
 def differences(before: Locked, after: Locked) -> tuple[str, ...]:
-    """Describe what an update would change. An empty result means that the installed bytes stay the same."""
+    """Describe the differences between two installation records. An empty result means that the installed bytes stay
+    the same.
+    """
     pairs = {
         "version": (before.version or "unknown", after.version or "unknown"),  # AIP-30.install-3
         "integrity": (before.integrity or "none", after.integrity or "none"),

@@ -25,7 +25,7 @@ from interlock.drivers.protocol.model import Driver
 
 
 class RemoteKind(ServerKind[RemoteServer]):
-    """A server that runs elsewhere. It has no process, no sandbox and no paths on this machine.
+    """Kind of servers that run on other machines. They have no process, no sandbox and no paths on this machine.
 
     Nothing is installed; the node connects to the URL with the credentials of DRIVER.md. A plan contains
     `${secrets.NAME}` instead of a credential. The keeper fills it in when it connects, so a plan can be compared and
@@ -85,5 +85,7 @@ _OTHERS: Final[Mapping[str, ServerKind[Any]]] = {
 
 
 def kind_of(server: ServerBlock) -> ServerKind[Any]:
-    """Return the operations for a server's kind. A kind without a class in this package runs as a program."""
+    """Return the object that implements the server's kind, for example how npm packages are started. Plain programs are
+    the default.
+    """
     return _OTHERS.get(server.kind, _PROGRAM)

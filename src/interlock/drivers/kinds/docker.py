@@ -41,7 +41,7 @@ _SOCKETS: Final = ("docker.sock", "podman.sock", "containerd.sock", "crio.sock")
 
 
 class DockerKind(ServerKind[DockerServer]):
-    """A server in a container, which serves as its sandbox.
+    """Kind of servers that run in a container, which serves as their sandbox.
 
     The installed command is complete except for server.args, which follow it.
     """
@@ -58,7 +58,9 @@ class DockerKind(ServerKind[DockerServer]):
         return brought.installed(command, env=installation.engine.env, url=url)
 
     def of_new_process(self, installed: Installed) -> Installed:
-        """Return the same installed container with another free loopback port, because every process needs one."""
+        """Return the installed server with another free port on this machine, because every container process needs its
+        own.
+        """
         if installed.url is None:
             return installed
         before = installed.url.partition("//")[2].partition("/")[0]
@@ -77,7 +79,7 @@ class DockerKind(ServerKind[DockerServer]):
                 yield DeclaredPath(place=f"/server/volumes/{index}", use="write", path=Path(source))
 
     async def clean_up(self, driver: Driver, installed: Installed, reaper: OrphanReaper | None) -> None:
-        """Remove containers that keep running because their client was killed (AIP-server-6)."""
+        """Remove containers that are still running because the process that started them was killed (AIP-server-6)."""
         try:
             await remove_leftover_containers(installed.command, reaper)
         except MethodFailed as refused:
@@ -85,7 +87,7 @@ class DockerKind(ServerKind[DockerServer]):
 
 
 async def remove_leftover_containers(command: Sequence[str], reaper: OrphanReaper | None) -> int:
-    """Remove the containers that a command from `container_command` started and left behind.
+    """Remove the containers that an earlier run of this start command left behind.
 
     Return how many there were.
     """
@@ -103,7 +105,7 @@ def free_port() -> int:
 def container_command(
     installation: Installation, server: DockerServer, image: str, host_port: int | None
 ) -> tuple[str, ...]:
-    """Return the words of the command that starts a container, without server.args.
+    """Return the command that starts a server's container, without server.args.
 
     `host_port` is the loopback port on which the node reaches an HTTP server. Raise MethodFailed for a network, a
     variable or a volume that is not allowed.
@@ -147,7 +149,7 @@ def container_command(
 
 
 def _volume(text: str, data: Path) -> str:
-    """Return the value of -v for an entry of server.volumes.
+    """Check an entry of server.volumes, and return it as the value of the engine's option -v.
 
     Raise MethodFailed if the entry is no valid volume, or would give the container an engine's socket or the node's
     data folder.

@@ -34,7 +34,9 @@ ServerT = TypeVar("ServerT", bound=ServerBlock)
 
 
 class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
-    """A path of this machine that DRIVER.md opens or denies to its server. `place` is where the file names it."""
+    """A path of this machine that a DRIVER.md lets its server use, or denies to it. `place` is the field that names the
+    path.
+    """
 
     place: str  # in DRIVER.md, as a JSON pointer
     use: Use
@@ -48,7 +50,8 @@ class DeclaredPath(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerKind(Generic[ServerT]):
-    """Operations of a node on servers of one kind.
+    """Base of the kinds of servers, such as npm packages and containers: how a server is installed, started and cleaned
+    up.
 
     Objects have no state: every method receives the server block or the driver. The methods that a kind does not
     override suit a program that needs no installation.
@@ -60,18 +63,19 @@ class ServerKind(Generic[ServerT]):
     # Install
 
     def implied_methods(self, server: ServerT) -> tuple[Install, ...]:
-        """Return the installation methods that are used if the driver has no install block."""
+        """Return the methods by which a server is installed if its driver does not list any."""
         return ()
 
     def pin_package(self, server: ServerT, method: str, package: str) -> str:
-        """Return `package`, which `method` installs, with the version to which the server block pins it.
+        """Return the package with the version that the server block prescribes. `method` is the installation method
+        that uses it.
 
         Raise MethodFailed if `package` and the server block name different versions.
         """
         return package
 
     async def complete(self, server: ServerT, installation: Installation, brought: MethodResult) -> Installed:
-        """Return the command that runs the server, made from `brought`, the result of an installation method.
+        """Return the installed server with its start command. `brought` is the result of the installation method.
 
         Raise MethodFailed if the result does not contain the server or the container is not allowed, PackageUnavailable
         if a package cannot be obtained, or OSError if the disk fails.
@@ -79,7 +83,7 @@ class ServerKind(Generic[ServerT]):
         raise NotImplementedError
 
     def find_present(self, server: ServerT, installation: Installation) -> Installed | None:
-        """Return the command of a server that needs no installation, or None if it must be installed.
+        """Return a server that can be used without installing it, or None if there is none.
 
         Raise MethodFailed if the server should be present and is not.
         """
@@ -95,21 +99,21 @@ class ServerKind(Generic[ServerT]):
     # Run
 
     def names_package(self, server: ServerT, words: tuple[str, ...]) -> bool:
-        """Return whether a command runs the server's own package.
+        """Return whether a command from DRIVER.md runs the package of the server itself.
 
         If it does, the version is known without running the command.
         """
         return False
 
     def resolve_program(self, server: ServerT, words: tuple[str, ...], installed: Installed) -> tuple[str, ...]:
-        """Return the words of a command in DRIVER.md.
+        """Return the words of a command in DRIVER.md, with the installed program in place of its name.
 
         If the first word is the server's own program, it is replaced by the installed program.
         """
         return words
 
     def of_new_process(self, installed: Installed) -> Installed:
-        """Return what is installed, with the changes that a new process of the server needs."""
+        """Return the installed server with what has to differ for each new process, such as a port."""
         return installed
 
     def dial(self, driver: Driver) -> Dial:
@@ -127,7 +131,7 @@ class ServerKind(Generic[ServerT]):
         is_sandboxed: bool = True,
         real_paths: Mapping[Path, Path] = MappingProxyType({}),
     ) -> ServerPlan:
-        """Return the plan by which a keeper starts the server or connects to it.
+        """Return the plan by which the node starts the server, or connects to it.
 
         `folder` contains DRIVER.md; relative paths start there. `data` is the node's data folder. `tenant` is the
         tenant or user whom the process serves, or None if it serves everyone. `real_paths` maps the driver's paths to
@@ -168,7 +172,7 @@ class ServerKind(Generic[ServerT]):
         )
 
     def declared_paths(self, driver: Driver, folder: Path) -> Iterator[DeclaredPath]:
-        """Yield the paths of this machine that DRIVER.md opens or denies to its server.
+        """Yield the paths of this machine that a DRIVER.md lets its server use, or denies to it.
 
         This reads the disk and blocks.
         """
@@ -186,11 +190,11 @@ class ServerKind(Generic[ServerT]):
                 yield DeclaredPath(place=f"/server/args/{index}", use="write", path=path, is_implied=True)
 
     async def clean_up(self, driver: Driver, installed: Installed, reaper: OrphanReaper | None) -> None:
-        """Remove what processes of the server left behind. It is called after the last of them has ended."""
+        """Remove what the server's processes left behind. Call this after the last process has ended."""
 
 
 def path_of(folder: Path, text: str) -> Path:
-    """Return the path that a text in DRIVER.md names.
+    """Return the absolute path for a path that is written in DRIVER.md.
 
     A relative path starts in `folder`, a leading `~` is expanded, and `..` is removed.
     """
@@ -200,7 +204,7 @@ def path_of(folder: Path, text: str) -> Path:
 def _sandbox_plan(
     driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path], real_paths: Mapping[Path, Path]
 ) -> SandboxPlan:
-    """Return what the sandbox of a server allows.
+    """Return what the sandbox lets a server read, write, reach and start.
 
     If the driver has no sandbox block, the paths among its arguments are opened (AIP-security-5). `place` turns a path
     of the file into an absolute one. `real_paths` are the accepted targets of links, which must not change after the

@@ -28,7 +28,7 @@ from interlock.process.packages.installer import PythonRunners
 
 
 class ProgramKind(ServerKind[LocalServer]):
-    """A server that runs `LocalServer.program`: kind binary, and every kind that has no class in this package."""
+    """Kind of servers that are plain programs. It is also used for every kind that has no class in this package."""
 
     async def complete(self, server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
         pins = brought.pins
@@ -65,7 +65,9 @@ class ProgramKind(ServerKind[LocalServer]):
 
 
 def _installed_program(server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
-    """Return the command of a program that needs no interpreter. Raise MethodFailed if the program is not found."""
+    """Return the installed server for a program that is started directly. Raise MethodFailed if the program is not
+    found.
+    """
     folder = installation.folder
     program = find_program(server.program, installation, brought)
     real = program.resolve()
@@ -76,7 +78,7 @@ def _installed_program(server: LocalServer, installation: Installation, brought:
 
 
 def find_program(path: str, installation: Installation, brought: MethodResult) -> Path:
-    """Return the file that server.path names: absolute, relative to the driver's folder, or a bare name (AIP-server-1).
+    """Return the file of a program. `path` is absolute, relative to the driver's folder, or a bare name (AIP-server-1).
 
     A bare name is searched for among the folders and programs of an installation method, or on the PATH if the server
     is already present. Raise MethodFailed if the program is not found or not allowed.
@@ -112,7 +114,9 @@ def resolve_inside(path: str, installation: Installation) -> Path:
 
 
 class NpmKind(ServerKind[NpmServer]):
-    """A server in an npm package. With the setting `npx`, npx fetches the pinned version at every start."""
+    """Kind of servers that are npm packages. With the setting `npx`, the program npx fetches the fixed version at every
+    start.
+    """
 
     def implied_methods(self, server: NpmServer) -> tuple[Install, ...]:
         return (Install(method="npm", options={"package": server.package}),)  # AIP-30.install-1
@@ -139,12 +143,13 @@ class NpmKind(ServerKind[NpmServer]):
         return server.package
 
     def names_package(self, server: NpmServer, words: tuple[str, ...]) -> bool:
-        """Recognise `npx PACKAGE --version`, with or without a version of the package (AIP-30.version-2)."""
+        """Return whether a command such as `npx PACKAGE --version` runs the server's own package (AIP-30.version-2)."""
         return any(word[:1] + word[1:].partition("@")[0] == server.package for word in words)
 
 
 def pin_reference(reference: str, mark: str, name: str, package: str, version: str | None) -> str:
-    """Return `reference` with the version that the server block pins, if it refers to the server's own package.
+    """Return the package reference with the version that the server block prescribes, if it refers to the server's own
+    package.
 
     `mark` separates name and version; `name` is the package's name and `package` the name with its extras. Raise
     MethodFailed if `reference` has a different version.
@@ -159,7 +164,7 @@ def pin_reference(reference: str, mark: str, name: str, package: str, version: s
 
 
 class PypiKind(ServerKind[PypiServer]):
-    """A server in a Python package. server.runner selects a virtual environment of the node, uvx or pipx."""
+    """Kind of servers that are Python packages. They run in a virtual environment of the node, or with uvx or pipx."""
 
     def implied_methods(self, server: PypiServer) -> tuple[Install, ...]:
         return (Install(method="pip", options={"package": server.package}),)  # AIP-30.install-1
@@ -186,7 +191,9 @@ class PypiKind(ServerKind[PypiServer]):
         return programs.normalised_name(server.package.partition("[")[0])
 
     def names_package(self, server: PypiServer, words: tuple[str, ...]) -> bool:
-        """Recognise `uvx --from PACKAGE NAME` and the program of the server's own package (AIP-30.version-2)."""
+        """Return whether a command such as `uvx --from PACKAGE NAME` runs the server's own package
+        (AIP-30.version-2).
+        """
         if words[:1] == (server.entry,):
             return True
         name = self.package_name(server)

@@ -53,7 +53,7 @@ _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """Frontmatter that was rewritten for hosts that do not know the extensions of Interlock.
+    """Frontmatter of a file, rewritten for hosts that do not know the extensions of Interlock.
 
     `changed` lists the keys that were replaced by an equivalent, `lost` the keys that were left out. An approval rule
     that only this node understands becomes a rule that asks a person. Other restrictions can be among the lost keys,
@@ -87,7 +87,9 @@ def driver_upstream(data: Mapping[str, Any]) -> Upstream:
 
 
 def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict[str, Any]:
-    """Return the data without metadata.interlock, and add the removed keys to `lost`, each prefixed with `pointer`."""
+    """Return the data without the block metadata.interlock. Add each removed key to `lost`, with `pointer` in front of
+    it.
+    """
     metadata = data.get("metadata")
     if not isinstance(metadata, Mapping) or OWN not in metadata:
         return dict(data)
@@ -97,14 +99,14 @@ def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict
 
 
 class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A drafted TOOL.md file: the contract of one tool, and the text that describes it."""
+    """A new TOOL.md that has not been written yet: the contract of one tool, and the text of the file."""
 
     tool_name: str
     contract: Contract
     text: str
 
     def binding(self, reference: str | None = None) -> dict[str, Any]:
-        """Return an implements[] entry that binds this contract.
+        """Return the entry of a driver's implements[] that binds this contract to its tool.
 
         The entry refers to the contract by `reference`, a path, or by the contract's id if `reference` is None.
         """
@@ -112,12 +114,12 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _binding(reference: str | None, contract: Contract, block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an implements[] entry for a contract. `block` is its metadata.mcp."""
+    """Return an entry of a driver's implements[] for a contract. `block` is the value of its metadata.mcp."""
     return {"tool": reference or contract.id, "version": f"^{contract.version}", "metadata": {"mcp": block}}
 
 
 class DraftedDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """A new DRIVER.md: the parsed driver, the text of the file, and its warnings."""
+    """A new DRIVER.md that has not been written yet: the parsed driver, the text of the file, and its warnings."""
 
     driver: Driver
     text: str
@@ -131,7 +133,7 @@ def draft_contracts(
     contract_ids: Mapping[str, str] = MappingProxyType({}),
     classes: Mapping[str, ToolClass] = MappingProxyType({}),
 ) -> tuple[list[DraftedContract], list[FileProblem]]:
-    """Draft a contract for every tool. `contract_ids` and `classes` are keyed by tool name.
+    """Draft a contract for every tool. `contract_ids` and `classes` have values for single tools, by tool name.
 
     Return the contracts, and the problems of the tools that could not get one.
 
@@ -237,7 +239,7 @@ def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tup
 
 
 def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Propose an argument_mapping for a person to review.
+    """Propose which input of a contract means which argument of a server's tool. A person reviews the proposal.
 
     An input of the contract that the server has no argument for is mapped to the only unused argument of the same type
     that shares a word with its name. If no name is similar, it is mapped to the only unused argument of that type. An
@@ -275,7 +277,7 @@ def _clean(text: Any) -> str:
 
 
 class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A contract that already exists.
+    """A contract that already has a file.
 
     For a contract in the driver's folder, `path` is its path in the folder and `text` its text. Both are None for a
     contract from elsewhere.
@@ -287,7 +289,7 @@ class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ToolProposal(effects.ProposedClass, frozen=True, kw_only=True):
-    """Proposal for one tool: its contract and its effect class, which a person confirms or changes."""
+    """Proposal for one tool: the id of its contract, and its class, which a person confirms or changes."""
 
     tool_name: str
     contract_id: str
@@ -295,7 +297,9 @@ class ToolProposal(effects.ProposedClass, frozen=True, kw_only=True):
 
 
 class ComposedDriver(msgspec.Struct, frozen=True, kw_only=True):
-    """The texts of all files of a driver's folder, keyed by path. `reviews` lists what a person should review."""
+    """The texts of all files of a driver's folder, by their paths in the folder. `reviews` lists what a person should
+    review.
+    """
 
     files: Mapping[str, str]  # by their path in the folder
     reviews: tuple[str, ...] = ()  # what a person should look at
@@ -309,7 +313,7 @@ def propose(
     contracts: Mapping[str, ExistingContract] | None = None,
     classes: Mapping[str, ToolClass] | None = None,
 ) -> tuple[ToolProposal, ...] | tuple[FileProblem, ...]:
-    """Propose a contract for each tool, or return the problems that prevent it.
+    """Propose a contract and a class for each tool, or return the problems that prevent it.
 
     `wanted` maps the names of the tools to include to the ids of their contracts; None includes all tools.
     """
@@ -408,7 +412,7 @@ def compose(
 def _bind_existing(
     data: Mapping[str, Any], tool: Tool, proposal: ToolProposal, existing: ExistingContract, reviews: list[str]
 ) -> dict[str, Any] | FileProblem:
-    """Bind an existing contract to a tool.
+    """Bind an existing contract to a tool that the server lists.
 
     Return the entry of implements[], or a problem if the tool does not satisfy the contract. If the tool only uses
     other names for its arguments, the entry renames them, and the renames are added to `reviews` (AIP-author-3).
@@ -434,10 +438,7 @@ def _bind_existing(
 def _find_fault(
     data: Mapping[str, Any], binding: Mapping[str, Any], contract: Contract, tool: Tool
 ) -> FileProblem | None:
-    """Check the binding in a driver that has no other binding.
-
-    Return the first reason why the driver would be invalid or the tool would not satisfy the contract, or None.
-    """
+    """Return why a tool does not satisfy a contract with this binding, or None if it does."""
     driver = draft_driver({**data, "implements": [binding]})
     if not isinstance(driver, DraftedDriver):
         return driver[0]

@@ -24,7 +24,9 @@ _MAJOR = re.compile(r"[^0-9]*([0-9]{1,9})(?![0-9])")
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of a driver that are compared when a new version of the driver is registered."""
+    """Properties of a driver that are compared when a new version of it is registered. Most changes need a new major
+    version.
+    """
 
     key: str  # id@major
     version: str
@@ -37,7 +39,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def manifest_of(driver: Driver) -> Manifest:
-    """Return the properties of a driver that are compared with later versions."""
+    """Return the properties of a driver with which its next version is compared."""
     server = driver.server
     return Manifest(
         key=driver.key,
@@ -52,7 +54,7 @@ def manifest_of(driver: Driver) -> Manifest:
 
 
 def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> Iterator[FileProblem]:
-    """Yield the changes that require a new major version.
+    """Yield a problem for each change of a driver that needs a new major version.
 
     There are none if the id or the major version differs, because the two are then different drivers.
     """
@@ -91,7 +93,7 @@ def _reference(tool: str) -> str:
 
 
 def successor_problems(registered: Manifest | None, changed: Driver, *, dev: bool = False) -> tuple[FileProblem, ...]:
-    """Return why `changed` must not be registered after `registered`.
+    """Return why a changed driver must not take the place of the one registered under the same id and major version.
 
     `registered` is None for a driver that was not registered before. With `dev` (drivers.dev) each problem is only a
     warning.
@@ -108,7 +110,7 @@ _NEAR: Final = (".local", ".localhost", ".lan", ".internal", ".home.arpa")  # na
 
 
 class HostMachine(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of this machine, in the terms of AIP-30.
+    """Properties of this machine that drivers may require, as AIP-30 names them.
 
     None means that a property is unknown; no requirement on it is then met.
     """
@@ -136,7 +138,9 @@ def unmet_requirements(driver: Driver, machine: HostMachine) -> Iterator[FilePro
 
 
 def unverified_tags(driver: Driver) -> Iterator[FileProblem]:
-    """Report the tag self-hosted on a driver whose server runs on a foreign host (AIP-security-12)."""
+    """Yield a problem if a driver has the tag self-hosted although its server runs on a public host
+    (AIP-security-12).
+    """
     address = driver.server.address
     if address is None or SELF_HOSTED not in driver.policy_tags:  # AIP-security-12
         return
@@ -148,7 +152,7 @@ def unverified_tags(driver: Driver) -> Iterator[FileProblem]:
 
 
 def is_near(host: str) -> bool:
-    """Return whether a host is this machine, has a private address, or has a name that only a local network resolves.
+    """Return whether a host is this machine or in a private network, judged by its address or its name.
 
     Only the name or address itself is examined; it is not resolved.
     """

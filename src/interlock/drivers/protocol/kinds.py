@@ -29,12 +29,16 @@ PUBLISHED_KEYS: Final = frozenset({"kind", "path", "package", "image", "url", "a
 
 
 def rule(**keywords: Any) -> msgspec.Meta:
-    """Return a rule for the values of a field, which the JSON Schema of the file has and the decoder does not check."""
+    """Return a rule for the values of a field. It becomes part of the file's JSON Schema; the decoder does not check
+    it.
+    """
     return msgspec.Meta(extra_json_schema=keywords)
 
 
 class BlockContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Context in which a server block is read: the driver's transport, the findings, and hosts allowed without TLS."""
+    """Context in which a server block is read: the driver's transport, where problems are added, and hosts allowed
+    without encryption.
+    """
 
     transport: str
     findings: FileFindings
@@ -45,7 +49,7 @@ _VERSION = re.compile(r"[A-Za-z0-9^~][A-Za-z0-9.!+_-]*", re.ASCII)
 
 
 class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """The server block of a DRIVER.md. `interlock.drivers.protocol.kinds.SERVERS` lists the subclass of each kind."""
+    """Base of the server blocks of a DRIVER.md, one subclass for each kind of server (`SERVERS`)."""
 
     kind: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]  # in the block; the first is required
@@ -59,7 +63,8 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def read(cls, block: JsonObject, context: BlockContext) -> Self | None:
-        """Convert a block that passed its schema. Add problems to the findings; return None if the block is unusable.
+        """Convert a block that has passed its schema. Add problems to the findings of the context. Return None if the
+        block cannot be used.
 
         Raise msgspec.ValidationError if a field has the wrong type.
         """
@@ -72,7 +77,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def source(self) -> str | None:
-        """Return what identifies the server within its kind: a package, an image or a host (AIP-identity-2).
+        """Return what identifies the server among those of its kind: a package, an image or a host (AIP-identity-2).
 
         Return None if nothing in the block does.
         """
@@ -80,12 +85,12 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def pinned_version(self) -> str | None:
-        """Return the version to which the file pins the server's package, or None."""
+        """Return the version of the server's package that the file prescribes, or None."""
         return None
 
     @property
     def relative_program(self) -> str | None:
-        """Return the program's path if it is relative to the folder of DRIVER.md, or None."""
+        """Return the path of the server's program if it is relative to the driver's folder, otherwise None."""
         return None
 
     @property
@@ -95,7 +100,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
-        """Return the block in the terms of AIP-32's published schema (AIP-export-3).
+        """Return the block as other hosts can read it, by the published schema of AIP-32 (AIP-export-3).
 
         Add the keys that have no equivalent to `lost`, and those that were replaced by an equivalent to `changed`.
         """
@@ -107,17 +112,17 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def advise_on_start(cls, output: str, *, has_extra_packages: bool) -> str | None:
-        """Return a hint for a start that failed with this output, or None if the kind has none."""
+        """Return a hint for a person if a failed start with this output has a known cause, otherwise None."""
         return None
 
     @classmethod
     def name_parts(cls, reference: str) -> tuple[str, str]:
-        """Return the scope and the name in a package reference such as @scope/name@1.2.3."""
+        """Return the scope and the name in a package reference: scope and name of @scope/name@1.2.3."""
         return "", reference
 
 
 class LocalServer(ServerBlock, frozen=True, kw_only=True):
-    """A server that the node starts as a local process."""
+    """Base of servers that the node starts on this machine."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -137,7 +142,7 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
 
     @property
     def program_args(self) -> tuple[str, ...]:
-        """Return the arguments that the kind inserts between `program` and server.args."""
+        """Return the arguments between the program and server.args, which the kind of server adds."""
         return ()
 
     def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
@@ -148,7 +153,7 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
         return [self.program, *self.program_args, *args]
 
     def registry_package(self) -> dict[str, Any] | None:
-        """Return the entry for this package in an MCP registry, without server.args.
+        """Return the description of this server's package for an MCP registry, without server.args.
 
         Return None if registries do not support this kind.
         """
@@ -156,7 +161,7 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
 
 
 def read_pin(suffix: str | None, version: str | None, findings: FileFindings) -> str | None:
-    """Return the version to which a package is pinned, or None if it is not pinned.
+    """Return the version that a package reference or server.version prescribes, or None if neither does.
 
     `suffix` is the version in the package's name and `version` is server.version. If both are present and differ, or
     server.version is not a version, a problem is added to the findings.
@@ -177,7 +182,7 @@ def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
 
 
 class BinaryServer(LocalServer, frozen=True, kw_only=True, tag="binary"):
-    """A server that is a program on this machine, named by server.path."""
+    """Server block of a program on this machine. `path` names the program."""
 
     kind: ClassVar[str] = "binary"
     keys: ClassVar[tuple[str, ...]] = ("path", "args", "env", "cwd")  # AIP-server-1
@@ -200,7 +205,7 @@ _NPM_PACKAGE = re.compile(
 
 
 class PackageServer(LocalServer, frozen=True, kw_only=True):
-    """A server that is a program in a package, optionally pinned to a version."""
+    """Base of servers that run from a package, in a fixed version or in any."""
 
     package: str  # without the pin, which is `version`
     version: str | None = None
@@ -219,7 +224,7 @@ class PackageServer(LocalServer, frozen=True, kw_only=True):
 
 
 class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
-    """A server in an npm package. `entry` names its program if the package has several."""
+    """Server block of an npm package. `entry` names its program if the package has several."""
 
     kind: ClassVar[str] = "npm"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "args", "env", "cwd")
@@ -277,7 +282,7 @@ _NEWER_MCP = re.compile(
 
 
 class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
-    """A server in a Python package of PyPI."""
+    """Server block of a Python package from PyPI."""
 
     kind: ClassVar[str] = "pypi"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "runner", "args", "env", "cwd")
@@ -306,7 +311,9 @@ class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
 
     @classmethod
     def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
-        """Return the block with the program uvx and the package as an argument. AIP-32 has no kind for Python."""
+        """Return the block as a program that runs uvx with the package, because AIP-32 has no kind for Python
+        packages.
+        """
         package = str(block["package"])
         pin = _PYPI_PIN.fullmatch(package)
         name, version = (pin["name"], pin["version"]) if pin is not None else (package, block.get("version"))
@@ -341,7 +348,7 @@ _IMAGE = re.compile(
 
 
 class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
-    """A server in a container image."""
+    """Server block of a container image."""
 
     kind: ClassVar[str] = "docker"
     keys: ClassVar[tuple[str, ...]] = ("image", "port", "path", "volumes", "args", "env", "cwd")
@@ -377,7 +384,7 @@ class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
 
     @property
     def source(self) -> str | None:
-        """Return the image's name without tag and digest."""
+        """Return the name of the image without tag and digest."""
         folder, slash, name = self.image.partition("@")[0].rpartition("/")
         return folder + slash + name.partition(":")[0]
 
@@ -401,7 +408,7 @@ _URL = re.compile(r"[!-~]+")
 
 
 class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
-    """The block server.auth: how the node authenticates itself to a remote server."""
+    """The block server.auth: how the node logs in to a remote server."""
 
     type: Literal["none", "bearer", "header", "oauth", "mtls"]
     secret: str | None = None
@@ -420,7 +427,7 @@ _AUTH_RULES: Final = [_required_by("secret", "bearer", "header"), _required_by("
 
 
 class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
-    """A server that somebody else runs, which the node reaches at `url`."""
+    """Server block of a server that runs elsewhere, which the node reaches at `url`."""
 
     kind: ClassVar[str] = "remote"
     keys: ClassVar[tuple[str, ...]] = ("url", "headers", "query", "auth")

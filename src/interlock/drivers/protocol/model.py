@@ -41,7 +41,7 @@ PROCESSES_MAX: Final = 16  # AIP-tenant-2
 
 
 class Cost(msgspec.Struct, frozen=True, kw_only=True):
-    """The cost of a call, which is compared to choose between drivers of the same contract (AIP-30.resolve-5)."""
+    """The cost of a call. Of several drivers for a contract the cheapest is preferred (AIP-30.resolve-5)."""
 
     cost_class: CostClass | None = None
     cost_units_per_call: Annotated[float, rule(minimum=0)] | None = None  # millicents
@@ -49,7 +49,7 @@ class Cost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """Policy for repeating failed calls."""
+    """Rule for repeating failed calls."""
 
     max_attempts: Annotated[int, rule(minimum=1, maximum=10)]
     backoff: Literal["fixed", "exponential"] | None = None
@@ -57,14 +57,14 @@ class Retry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
-    """Fields of the contract that a driver does not support (AIP-30.implements-4)."""
+    """Inputs and outputs of a contract that a driver does not support (AIP-30.implements-4)."""
 
     drop_inputs: tuple[str, ...] = ()
     drop_outputs: tuple[str, ...] = ()
 
 
 class Mapped(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """The object form of an entry in `mapping`. Its key is the new name of an input.
+    """An entry of the block `mapping` in its long form. Its key is the new name of the input `source`.
 
     `source`, which is written `from` in the file, is the contract's name of the input.
     """
@@ -86,7 +86,7 @@ OVERRIDES: Final = {"cost": "cost_override", "timeout_ms": "timeout_override_ms"
 
 
 class ToolBinding(msgspec.Struct, frozen=True, kw_only=True, rename=OVERRIDES):
-    """An entry of implements[]: a contract, and the tool of the server that implements it."""
+    """An entry of implements[]: a contract, and the tool of the driver's server that carries it out."""
 
     index: int  # its place in implements[]
     tool: str  # as written: a path, or a contract's id
@@ -113,7 +113,7 @@ class ToolBinding(msgspec.Struct, frozen=True, kw_only=True, rename=OVERRIDES):
 
 
 class Prompt(msgspec.Struct, frozen=True, kw_only=True):
-    """A prompt of the server that the node publishes to clients (AIP-front-5)."""
+    """A prompt of the server that clients may use (AIP-front-5)."""
 
     name: str
     integrate_as: Literal["skill_block", "raw"]
@@ -122,7 +122,7 @@ class Prompt(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Resource(msgspec.Struct, frozen=True, kw_only=True):
-    """A resource of the server that the node publishes to clients (AIP-front-6)."""
+    """Resources of the server that clients may read, given by a URI template (AIP-front-6)."""
 
     uri_template: str
     integrate_as: Literal["ref_kind", "raw"]
@@ -131,7 +131,7 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
-    """The block connection_options (AIP-front-7)."""
+    """The block connection_options: time limit and repetitions of the connection to the server (AIP-front-7)."""
 
     timeout_ms: Milliseconds = 30_000  # AIP-front-7
     max_retries: Annotated[int, rule(minimum=0, maximum=10)] = 3  # AIP-front-7
@@ -168,13 +168,15 @@ class EnvironmentAccess(msgspec.Struct, frozen=True, kw_only=True, rename={"pass
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirement of a terminal."""
+    """The block sandbox.tty: whether the server needs a terminal."""
 
     required: bool = False
 
 
 class SandboxBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """The block sandbox of AIP-29. A section that is None is missing in the file: the host's default applies."""
+    """The block sandbox (AIP-29): what the server may access. A section that is None was not written, and a default
+    applies.
+    """
 
     network: NetworkAccess | None = None
     fs: FileAccess | None = None
@@ -192,7 +194,7 @@ class HttpProbe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthState(msgspec.Struct, frozen=True, kw_only=True):
-    """The places where a login stores its state: paths, and the names of secrets."""
+    """The places where a login keeps its state: paths of files, and names of secrets."""
 
     paths: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
@@ -238,7 +240,7 @@ def duration_s(text: str) -> float | None:
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of the blocks whose action is repeated."""
+    """Base of blocks with an action that is repeated after the time `every`."""
 
     every: Annotated[str, rule(pattern=r"^PT?[^\s]+$")] | None = None
 
@@ -249,20 +251,20 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refresh(Repeated, frozen=True, kw_only=True):
-    """Description of how a login is renewed, and how often."""
+    """The block auth.refresh: by which command or request a login is renewed, and how often."""
 
     cmd: str | None = None
     url: str | None = None
 
 
 class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of how an expired login is recognised, which `inventory.Detector` interprets."""
+    """The block auth.expiry: how an expired login is recognised."""
 
     detect: str | None = None
 
 
 class Auth(msgspec.Struct, frozen=True, kw_only=True):
-    """The block auth of AIP-30: a reference to the driver's inventory of secrets, and the description of its login."""
+    """The block auth (AIP-30): the inventory of the driver's secrets, and how its server is logged in."""
 
     ref: str | None = None
     state: AuthState = AuthState()
@@ -272,7 +274,7 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """A method of installing the server. Methods are tried in the order written.
+    """An entry of install[]: one method of installing the server. Methods are tried in their order.
 
     `options` are the keys that are specific to the method.
     """
@@ -282,7 +284,8 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """Check that the driver supports the installed version (AIP-30.version-1).
+    """The block version_check: a command that tells the installed version, and the versions that fit
+    (AIP-30.version-1).
 
     `cmd` prints the version, `parse` is a regular expression that finds it in the output, and `range` is the npm range
     that it must be in.
@@ -295,7 +298,7 @@ class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthCheck(Repeated, frozen=True, kw_only=True):
-    """Check of a server (AIP-30.health-1)."""
+    """The block health_check: how the node finds out whether the server works (AIP-30.health-1)."""
 
     method: Literal["ping", "exec", "http", "noop"]
     cmd: str | None = None
@@ -308,7 +311,7 @@ Megabytes = Annotated[float, rule(type="integer", minimum=0)]
 
 
 class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirements on the machine that runs the server (AIP-30.front-5)."""
+    """The block requires: properties that the machine must have to run the server (AIP-30.front-5)."""
 
     os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
     arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
@@ -317,7 +320,7 @@ class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverExample(msgspec.Struct, frozen=True, kw_only=True):
-    """An example of use, in a user's words."""
+    """An example of what the driver can be used for, in a user's words."""
 
     goal: str
     note: str | None = None
@@ -339,7 +342,7 @@ class Extensions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Driver(msgspec.Struct, frozen=True, kw_only=True, rename={"connection": "connection_options", **OVERRIDES}):
-    """The contents of a DRIVER.md of kind mcp."""
+    """The content of a DRIVER.md of kind mcp, which declares an MCP server and the contracts that it serves."""
 
     name: Name  # AIP-30.front-1
     id: Annotated[str, rule(pattern=DRIVER_ID)]
@@ -376,17 +379,19 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True, rename={"connection": "c
 
     @property
     def key(self) -> str:
-        """Return the key that identifies the driver in caches, audit records and the registry: id@major (AIP-30)."""
+        """Return the id and the major version of the driver, such as files-mcp@1, which identify it in records
+        (AIP-30).
+        """
         return f"{self.id}@{self.version.partition('.')[0]}"
 
     @property
     def segment(self) -> str:
-        """Return the name under which people see the driver's server."""
+        """Return the name under which people see the driver's server, such as files for files-mcp."""
         return exposed_segment(self.id)
 
 
 class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
-    """Requirements of a contract. They are parsed but not enforced."""
+    """The block requires of a contract. It is read but not enforced."""
 
     network: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()
@@ -394,14 +399,14 @@ class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverConstraints(msgspec.Struct, frozen=True, kw_only=True):
-    """Kinds of drivers that may not serve a contract (`forbid`), or that alone may serve it (`require_kind`)."""
+    """Kinds of drivers that must not serve a contract (`forbid`), or the only ones that may (`require_kind`)."""
 
     forbid: DriverKinds = ()
     require_kind: DriverKinds = ()
 
 
 class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
-    """An example call, which can also be run to test a driver."""
+    """An example call of a contract. It can also be run to test a driver."""
 
     name: str
     input: Any
@@ -410,7 +415,7 @@ class ContractExample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Contract(msgspec.Struct, frozen=True, kw_only=True):
-    """The contents of a TOOL.md (AIP-14): a tool as clients see it, whichever driver serves it."""
+    """The content of a TOOL.md (AIP-14): a tool as clients see it, whichever driver serves its calls."""
 
     name: Name
     id: Annotated[str, rule(minLength=2, maxLength=80, pattern=r"^[a-z0-9][a-z0-9.-]*[a-z0-9]$")]
@@ -437,14 +442,16 @@ class Contract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretGrant(msgspec.Struct, frozen=True, kw_only=True):
-    """Permission to use a secret. `kind` and `value` identify the holders, such as a driver or a user."""
+    """Permission to use a secret. `kind` and `value` say who has it, for example the tool files-mcp."""
 
     kind: str  # role, userId, cap, tool, workflow; others grant nothing
     value: str
 
 
 class SecretAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """Permissions for a secret: to reveal its value, to bind it to a process, and to rotate it."""
+    """Lists of those who may see the value of a secret (`reveal`), use it in a server (`bind`) or replace it
+    (`rotate`).
+    """
 
     reveal: tuple[SecretGrant, ...] = ()
     bind: tuple[SecretGrant, ...] = ()
@@ -452,7 +459,7 @@ class SecretAccess(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of an inventory. It describes a secret and never contains its value."""
+    """Description of one secret in a SECRETS.md. It never contains the value."""
 
     # AIP-19.file-1: the pattern wants two characters
     slug: Annotated[str, rule(maxLength=80, pattern="^([a-z][a-z0-9-]*[a-z0-9]/)?[a-z][a-z0-9-]*[a-z0-9]$")]

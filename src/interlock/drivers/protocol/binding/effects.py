@@ -30,7 +30,7 @@ ANNOTATION_HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint", 
 
 
 class Effects(msgspec.Struct, frozen=True, kw_only=True):
-    """The effect fields of a contract (AIP-14)."""
+    """The fields of a contract that say what its calls may change (AIP-14)."""
 
     mutates: tuple[str, ...] = ()
     approval: str = "auto"
@@ -39,7 +39,7 @@ class Effects(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def effects_of(annotations: object, driver_id: str, tool_class: capability.ToolClass | None = None) -> Effects:
-    """Return the effects of a tool with these annotations.
+    """Return what calls of a tool may change, according to its MCP annotations.
 
     `annotations` come from tools/list; a value that is not an object is ignored. `tool_class` is the class that a
     person chose; it takes precedence over the annotations.
@@ -58,7 +58,7 @@ def effects_of(annotations: object, driver_id: str, tool_class: capability.ToolC
 
 
 class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
-    """Proposal for the effect class of a tool, which a person accepts or corrects.
+    """Proposal for the class of a tool (read-only, reversible or irreversible), which a person accepts or corrects.
 
     `by` tells where the class comes from. `question` names a contradiction to the class, or is None if there is none.
     """
@@ -69,7 +69,7 @@ class ProposedClass(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
-    """Propose an effect class for a tool of tools/list.
+    """Propose the class of a tool from its annotations, its name and its arguments.
 
     The annotations decide, unless the tool's name suggests a stronger effect. Without annotations the verbs in the name
     decide, unless the arguments contradict them.
@@ -94,18 +94,20 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
 
 
 def propose_stricter_class(name: str, question: str) -> ProposedClass:
-    """Propose the stricter class for a tool that is declared read-only although its name suggests a change."""
+    """Propose the class that a tool's name suggests, because its declaration as read-only contradicts the name."""
     return ProposedClass(tool_class=capability.maybe_class(name) or "irreversible", by="name", question=question)
 
 
 def find_contradiction(name: str, tool_class: capability.ToolClass) -> str | None:
-    """Return a question for the person if the class is read-only but the tool's name suggests a change, or None."""
+    """Return a question for a person if a tool is said to be read-only and its name suggests a change, otherwise
+    None.
+    """
     verb = capability.maybe_changing_verb(name) if tool_class == "read_only" else None
     return None if verb is None else f"it is said to only read, and its name says {verb!r}"
 
 
 def _class_of_hints(hints: Mapping[str, bool]) -> capability.ToolClass | None:
-    """Return the class that the annotations declare, or None if they do not declare whether the tool changes anything.
+    """Return the class that a tool's annotations declare, or None if they do not say whether the tool changes anything.
 
     In MCP, a tool that is not read-only is destructive by default.
     """
@@ -118,7 +120,7 @@ def _class_of_hints(hints: Mapping[str, bool]) -> capability.ToolClass | None:
 
 
 def _read_hints(annotations: object) -> dict[str, bool]:
-    """Return the annotations whose values are real booleans. Ignore all others."""
+    """Return the annotations of a tool whose values are true or false, and ignore all others."""
     hints = annotations if isinstance(annotations, Mapping) else {}
     return {name: hints[name] for name in ANNOTATION_HINTS if isinstance(hints.get(name), bool)}
 
@@ -130,7 +132,7 @@ _COSTS: Final = {"trivial": "free", "metered": "metered", "expensive": "expensiv
 
 
 class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A contract as it is listed in tools/list.
+    """A contract as clients see it in tools/list.
 
     `segment` and `local` are the two parts of its name, `item` is its definition under the local name, and `asks` tells
     whether a person confirms every call.
@@ -144,14 +146,14 @@ class OfferedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Offering(msgspec.Struct, frozen=True, kw_only=True):
-    """The contracts that can be listed, and the problems of those that cannot."""
+    """Result of `offer`: the contracts that clients can see, and the problems of those that cannot be listed."""
 
     offered: tuple[OfferedContract, ...]  # sorted by qualified name
     problems: tuple[FileProblem, ...]
 
 
 def offer(contracts: Iterable[Contract]) -> Offering:
-    """Return every contract under its qualified name.
+    """Prepare contracts for tools/list, each under its full name.
 
     If two contracts have the same name, neither is listed: otherwise the order of the files would decide.
     """
@@ -179,7 +181,8 @@ def offer(contracts: Iterable[Contract]) -> Offering:
 
 
 def qualified_name(contract: Contract) -> tuple[str, str] | FileProblem:
-    """Return the segment and the local name of a contract's tool, or a problem if the contract allows no valid name.
+    """Return the two parts of the name under which a contract is listed: its segment and its local name. Return a
+    problem if the name is not allowed.
 
     Both names are derived from the file alone. Policies match these names, so other installed contracts must not change
     them.
@@ -235,14 +238,14 @@ def latency_class(timeout_ms: int) -> capability.LatencyClass:
 
 
 def needs_confirmation(contract: Contract) -> bool:
-    """Return whether a person must confirm each call, whichever driver serves it and whatever gate.mode is."""
+    """Return whether a person must confirm each call of the contract, whichever driver serves it."""
     if contract.approval == "on-mutate":  # AIP-14.rules-1
         return bool(contract.mutates)
     return contract.approval not in ("auto", GATE, UNANNOTATED)  # AIP-14.rules-1
 
 
 def exposed_item(tool: Mapping[str, Any], driver_id: str) -> dict[str, Any]:
-    """Return the tools/list item for a server's tool that has no contract (AIP-tools-16).
+    """Return the item of tools/list for a tool of a server that no contract describes (AIP-tools-16).
 
     It is the definition as the server lists it, marked as unbound, with the class that its annotations give if they are
     interpreted cautiously. Metadata that the server sent under Interlock's keys is removed.

@@ -44,7 +44,7 @@ BRANCHES_DEPTH_MAX: Final = 4  # alternatives inside alternatives
 
 
 class ArgumentSource(msgspec.Struct, frozen=True, kw_only=True):
-    """Mapping of one input of the contract to the argument of the server that receives its value."""
+    """Rule by which one input of a contract becomes an argument of the server's tool."""
 
     input: str
     argument: str
@@ -53,7 +53,7 @@ class ArgumentSource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ArgumentRules(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules that turn the inputs of a contract into the arguments of a server's tool, for one binding."""
+    """Rules that turn the inputs of a contract into the arguments of a server's tool."""
 
     inputs: Mapping[str, ArgumentSource]  # by the contract's name, without those that narrowing drops
     defaults: Mapping[str, Any] = {}
@@ -118,7 +118,7 @@ def _join_names(names: Collection[str]) -> str:
 
 
 def argument_feeds(binding: ToolBinding, contract: Contract, required: Collection[str] = ()) -> ArgumentRules:
-    """Return the argument rules of a binding that passed `check_binding`.
+    """Return the rules by which a binding makes arguments. The binding must have passed `check_binding`.
 
     `required` names the arguments that the server requires.
     """
@@ -150,7 +150,7 @@ def argument_feeds(binding: ToolBinding, contract: Contract, required: Collectio
 
 
 def _renames(binding: ToolBinding) -> dict[str, tuple[str, str | None]]:
-    """Return the renamed inputs of `mapping`: for each input of the contract its new name and its transform.
+    """Return how the block `mapping` renames inputs: for each input its new name and its transform.
 
     In the string form of `mapping` the key is the input of the contract. In the object form the key is the new name.
     """
@@ -178,7 +178,8 @@ def declared_names(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
 def check_binding(
     driver: Driver, binding: ToolBinding, contract: Contract, *, transforms: Collection[str] | None = None
 ) -> Iterator[FileProblem]:
-    """Yield the faults in the metadata of a binding (AIP-map-3 and -4, AIP-extract-3 and -8).
+    """Yield the errors in a driver's binding that show without asking the server (AIP-map-3 and -4, AIP-extract-3 and
+    -8).
 
     `transforms` are the names of the transforms in driver.py, or None if there is no driver.py.
     """
@@ -265,7 +266,7 @@ _HINTS: Final = {
 
 
 class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """Description of a loaded driver.py: its fields, and the hooks that it defines."""
+    """Declarations of a loaded driver.py: its fields and its hooks."""
 
     manifest: dict[str, Any] = {}  # the fields of DRIVER.md that it passes to define_driver
     builds: bool = False  # it has build_arguments
@@ -275,14 +276,14 @@ class HookEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HookInvalid(Exception):
-    """Error for a hook that returned a value of the wrong form.
+    """Error: a hook returned a value of the wrong form.
 
     The message completes a sentence that begins with the name of the hook, such as "parse_tool_result ...".
     """
 
 
 class Bound(ResultReader, frozen=True, kw_only=True):
-    """A binding that was checked against its contract and the server's tool. A call uses `arguments` and `value`."""
+    """A binding that fits both its contract and the server's tool. Calls use its `arguments` and `value`."""
 
     contract: Contract
     tool_name: str
@@ -312,7 +313,8 @@ class Bound(ResultReader, frozen=True, kw_only=True):
 
 
 def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -> Iterator[FileProblem]:
-    """Yield the conflicts between DRIVER.md and TOOL.md that show without asking a server (AIP-30.implements-3 to -5).
+    """Yield the conflicts between a driver and a contract that it binds, for example versions that do not fit
+    (AIP-30.implements-3 to -5).
 
     The contract's version must be in the range of the binding, narrowing may drop only optional fields, and the timeout
     of the binding may not be longer than the contract's.
@@ -350,7 +352,8 @@ def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -
 def match(
     driver: Driver, binding: ToolBinding, contract: Contract, tool: Mapping[str, Any], *, entry: HookEntry | None = None
 ) -> Bound | tuple[FileProblem, ...]:
-    """Match a binding with its contract and the server's tool, or return the problems that prevent it.
+    """Check whether a server's tool keeps the contract that a driver binds to it. Return the checked binding, or the
+    problems.
 
     `tool` is the decoded item of tools/list. `entry` describes the driver's driver.py; values that a hook returns are
     not compared in advance.
@@ -367,13 +370,13 @@ def match(
 
 
 def digest_of(tool: Mapping[str, Any]) -> str:
-    """Return the SHA-256 of a tool definition, which is the same whatever the order of its keys."""
+    """Return the SHA-256 of a tool definition. The order of its keys does not matter."""
     return hashlib.sha256(msgspec.json.encode(tool, order="deterministic")).hexdigest()
 
 
 @dataclass(frozen=True, slots=True)
 class _ToolComparison:
-    """Comparison of a contract with a listed tool. The methods add the differences to `problems`."""
+    """Comparison of a contract with a tool that the server lists. Its methods add the differences to `problems`."""
 
     driver: Driver
     binding: ToolBinding
@@ -509,7 +512,7 @@ class _ToolComparison:
 
 
 def _check_supply(argument: str, rules: ArgumentRules, always: set[str]) -> InclusionOutcome:
-    """Check that a required argument always receives a value.
+    """Check that an argument which the server requires always gets a value.
 
     `always` holds the inputs that are present in every call.
     """
@@ -526,7 +529,9 @@ def _check_supply(argument: str, rules: ArgumentRules, always: set[str]) -> Incl
 def _compare_input(
     source: ArgumentSource, schemas: tuple[Any, ...], ours: Side, theirs: Side, accepted: Shape
 ) -> InclusionOutcome:
-    """Check that the server has the argument that an input is mapped to, and that it accepts the input's values."""
+    """Check that the server has the argument to which an input is mapped, and that it accepts every value of the
+    input.
+    """
     outcome = _find_argument(source.argument, f"the input {quoted(source.input)}", accepted)
     if outcome.verdict is not InclusionVerdict.ACCEPTS:
         return outcome
@@ -541,7 +546,7 @@ def _compare_input(
 
 
 def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:
-    """Check that the server has an argument called `name`. `source` describes what would fill it.
+    """Check that the server's tool has an argument of this name. `source` describes what would fill it.
 
     A schema without additionalProperties counts as closed. Most servers omit this keyword and ignore unknown arguments,
     so an input would be lost without notice (AIP-tools-4).
@@ -560,7 +565,7 @@ def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:
 def check_entry(
     driver: Driver, entry: HookEntry, written: Mapping[str, Any], contracts: Collection[str]
 ) -> Iterator[FileProblem]:
-    """Yield the differences between driver.py and DRIVER.md.
+    """Yield the differences between what driver.py and DRIVER.md declare.
 
     `written` is the frontmatter exactly as it is in the file. `contracts` are the ids of the contracts that the driver
     binds.
@@ -584,7 +589,7 @@ def check_entry(
 
 
 def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
-    """Return the value of {ok: true, value}, or a DriverRefusal for {ok: false, error} (AIP-define-3).
+    """Return what a result hook returned: its value, or a DriverRefusal if the hook reports an error (AIP-define-3).
 
     Raise HookInvalid if `returned` has any other form.
     """

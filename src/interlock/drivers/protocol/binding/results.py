@@ -58,7 +58,7 @@ _CLOSING: Final = {"[": "]", "(": ")", "{": "}"}
 
 
 class NotPlain(ValueError):
-    """Error for a text that is not a Python literal of plain data."""
+    """Error: a text is not a Python literal of plain data."""
 
 
 def read_literal(text: str) -> Any:
@@ -152,7 +152,7 @@ LINES_MAX: Final = 100_000
 
 
 class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
-    """Rules for reading the results of one binding."""
+    """Rules by which the results of a server's tool become values of the contract."""
 
     binding: ToolBinding
     mode: Mode
@@ -162,7 +162,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
     outputs: Compiled
 
     def value(self, result: Mapping[str, Any]) -> Any:
-        """Return the contract's value from a result.
+        """Return the value that the contract promises, taken from a result of the server.
 
         Return a DriverRefusal if the server reports an error, or the value cannot be read or violates the outputs.
         """
@@ -199,7 +199,7 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)  # AIP-tools-14
 
     def _base(self, result: Mapping[str, Any]) -> Any:
-        """Return the value to which result_extract is applied, for a binding without result_parse."""
+        """Return the part of a result from which result_extract takes the value, for a binding without result_parse."""
         if "structuredContent" in result:  # AIP-extract-4
             return result["structuredContent"]
         texts = _texts(result)
@@ -211,7 +211,9 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return {"content": "\n".join(texts)}
 
     def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
-        """Return the value to which result_extract is applied, for a binding with result_parse (AIP-extract-8)."""
+        """Parse the text of a result as result_parse says. Return the value from which result_extract takes the
+        contract's value (AIP-extract-8).
+        """
         value = _source(result, parse)
         if parse.form is not None and not isinstance(value, DriverRefusal):
             text = value if isinstance(value, str) else _member_text(value)
@@ -267,7 +269,7 @@ def _json(text: str) -> Any:
 
 
 def _source(result: Mapping[str, Any], parse: ResultParse) -> Any:
-    """Return the member of the result that result_parse reads, or a DriverRefusal if it is missing."""
+    """Return the part of a result that result_parse reads, or a DriverRefusal if it is missing."""
     match parse.source:
         case "result":
             return dict(result)
@@ -319,7 +321,7 @@ def value_result(value: Any) -> bytes:
 
 
 def with_structured(result: Raw, value: Any) -> bytes:
-    """Return the server's result with `value` as its structured content.
+    """Return the server's result with `value` added as its structured content.
 
     The bytes of all other members stay unchanged.
     """
@@ -355,7 +357,8 @@ _END: Final = " "  # in no driver's key
 
 
 def seal_state(result: Raw, driver: str) -> Raw:
-    """Return an input_required result with a sealed requestState.
+    """Return an input_required result whose requestState also names the driver, so that the next round goes to the same
+    driver.
 
     The sealed state begins with the name of `driver`, followed by the server's state.
     """
@@ -366,7 +369,7 @@ def seal_state(result: Raw, driver: str) -> Raw:
 
 
 def pin(driver: str) -> str:
-    """Return a request state that allows only this driver to serve a call.
+    """Return a requestState with which only this driver may serve a call.
 
     It is used for a call for which no server has asked for input yet.
     """
@@ -374,7 +377,7 @@ def pin(driver: str) -> str:
 
 
 def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
-    """Return the driver that a request state names, and the state of its server.
+    """Return the driver that a requestState names, and the state of its server.
 
     Return None if `raw` does not have the form that `seal_state` and `pin` write. Nothing here proves who wrote it.
     """
@@ -392,13 +395,13 @@ UNLISTED: Final = "no outputSchema"
 
 
 class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of following a path to a step that no value of the schema can have."""
+    """Result of `path_type` if no value of the schema has this step of the path."""
 
     step: result_path.Step
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of following a path to a step that the schema does not describe."""
+    """Result of `path_type` if the schema does not say what is at this step of the path."""
 
     step: result_path.Step
 
@@ -407,7 +410,7 @@ Schemas = tuple[Any, ...]  # all of them hold for the value
 
 
 def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas | Nowhere | Unknown:
-    """Follow a path through a schema instead of a value.
+    """Follow a path through the JSON Schema of a value instead of the value itself.
 
     Return the schemas that every value at the end of the path satisfies, or the step at which the path cannot be
     followed.
@@ -421,7 +424,7 @@ def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas 
 def _follow(
     side: Side, schemas: Schemas, steps: tuple[result_path.Step, ...], depth: int, effort: inclusion.Effort
 ) -> Schemas | Nowhere | Unknown:
-    """Follow the remaining steps of a path.
+    """Return the schemas of the values that the remaining steps of a path lead to. All of `schemas` hold for the value.
 
     The alternatives of a schema are followed separately. `depth` and `effort` limit the work for large schemas.
     """
@@ -467,7 +470,7 @@ def _follow(
 
 
 class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """Decision how the results of a binding are read, and how they compare with the contract's outputs.
+    """Decision about the results of a binding: how they are read, and how far they fit the contract's outputs.
 
     `refusals` prevent the binding; `doubts` are checked at every call. In each difference, `narrow` is the server's
     side and `wide` the contract's.
@@ -487,7 +490,7 @@ def settle(
     offered: Any,
     pattern: result_path.RecordPattern | None,
 ) -> SettledOutput:
-    """Decide how results are read, and compare them with the contract's outputs.
+    """Decide how the results of a tool are read, and compare them with the contract's outputs.
 
     `offered` is the tool's outputSchema, or None if it has none. `pattern` is the compiled pattern of result_parse.
     """
@@ -524,7 +527,9 @@ def settle(
 
 
 def _settle_fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side) -> SettledOutput:
-    """Decide whether the text of a result is used if the result has no member called `name` (AIP-extract-7)."""
+    """Decide what happens to results without a member called `name`: their text is used instead if the binding allows
+    it (AIP-extract-7).
+    """
     if not binding.text_fallback:  # AIP-extract-7
         missing = inclusion.SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
         return SettledOutput(mode=mode, refusals=(missing,))
@@ -534,7 +539,9 @@ def _settle_fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, ou
 def _settle_path(
     mode: Mode, side: Side, base: Any, binding: ToolBinding, path: result_path.ResultPath, outputs: Side
 ) -> SettledOutput:
-    """Decide how results are read if result_extract leads to a value below `base`."""
+    """Compare the value that result_extract takes from a result with the contract's outputs. `base` is the schema of
+    the result.
+    """
     end = path_type(side, base, path)
     if isinstance(end, Nowhere):  # AIP-tools-6
         missing = inclusion.SchemaDifference(path=str(path), narrow=f"nothing at {end.step}", wide="outputs")
@@ -562,7 +569,7 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
 
 
 def _base_of_parse(parse: ResultParse, offered: Any, pattern: result_path.RecordPattern | None) -> tuple[Side, Any]:
-    """Return the schema of the value to which result_extract is applied.
+    """Return the schema of what result_parse makes of a result.
 
     The binding has a result_parse block (AIP-extract-8).
     """
@@ -588,12 +595,14 @@ def _object_of(name: str, schema: Any) -> dict[str, Any]:
 
 
 def _wrap(schema: Any, binding: ToolBinding) -> Any:
-    """Return the schema of the value after result_wrap has put it into an object, if the binding has one."""
+    """Return the schema of a value after result_wrap has put it into an object. Without result_wrap the schema stays
+    the same.
+    """
     return schema if binding.result_wrap is None else _object_of(binding.result_wrap, schema)
 
 
 def _without_properties(side: Side, schema: Any, dropped: tuple[str, ...]) -> Any:
-    """Return the schema of a value from which the outputs in `dropped` were removed."""
+    """Return a schema without the properties that the driver does not support."""
     parts = []
     for part in side.shape(schema).parts:
         remaining = {key: value for key, value in part.items() if key not in {"$ref", "allOf"}}

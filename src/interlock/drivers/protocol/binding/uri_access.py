@@ -43,7 +43,7 @@ _LAST_SIMPLE = re.compile(r"\{(?=[A-Za-z0-9_])([^{}]*)\}\Z")
 
 
 class ResourceRef(msgspec.Struct, frozen=True, kw_only=True):
-    """A reference to a resource of a server."""
+    """A reference to a resource of a server: its kind, the URI, and optionally the hash of the content."""
 
     kind: str
     uri: str
@@ -51,7 +51,9 @@ class ResourceRef(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
-    """A registered kind of reference: the driver that it belongs to, and the templates of the URIs that it may name."""
+    """A kind of reference to resources: the driver that declares it, and the templates of the URIs that it may
+    contain.
+    """
 
     name: str
     driver: str  # id@major
@@ -59,19 +61,21 @@ class ResourceKind(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Kinds(msgspec.Struct, frozen=True, kw_only=True):
-    """The registered kinds of references, keyed by name, and the problems of kinds that could not be registered."""
+    """The kinds of references to resources, by name, and the problems of kinds that could not be registered."""
 
     kinds: Mapping[str, ResourceKind] = {}
     problems: tuple[FileProblem, ...] = ()
 
 
 def kind_name(ref_kind_id: str) -> str:
-    """Return the name of a reference kind, which always has the prefix mcp_."""
+    """Return the full name of a kind of reference, which always begins with mcp_."""
     return REFERENCE_PREFIX + ref_kind_id.removeprefix(REFERENCE_PREFIX)  # AIP-resources-2
 
 
 def register_kinds(drivers: Iterable[Driver]) -> Kinds:
-    """Register the reference kinds of these drivers. If two drivers declare the same kind, the first driver gets it."""
+    """Collect the kinds of references that drivers declare. If two drivers declare the same kind, the first driver gets
+    it.
+    """
     kinds: dict[str, ResourceKind] = {}
     problems: list[FileProblem] = []
     for driver in drivers:
@@ -92,7 +96,7 @@ def register_kinds(drivers: Iterable[Driver]) -> Kinds:
 
 
 def parse_reference(text_untrusted: str, kinds: Mapping[str, ResourceKind]) -> ResourceRef | DriverRefusal:
-    """Parse a reference to a URI, or return a refusal if it is invalid or its kind does not include the URI."""
+    """Parse a reference such as mcp_notes:URI. Return a refusal if it is invalid or its kind does not allow the URI."""
     if len(text_untrusted) > REF_CHARS_MAX:
         return _invalid(f"the reference has more than {REF_CHARS_MAX} characters")
     parts = _REF.fullmatch(text_untrusted)
@@ -137,7 +141,7 @@ _URI_FORMATS: Final = ("uri", "uri-reference", "iri", "iri-reference")
 
 
 class Reach(msgspec.Struct, frozen=True, kw_only=True):
-    """Resources that a server's sandbox allows it to access. Paths are absolute, with all symbolic links resolved."""
+    """Paths, hosts and URI schemes that a server may access. Paths are absolute, without symbolic links."""
 
     roots: tuple[str, ...] = ()
     denied: tuple[str, ...] = ()  # folders below the roots that are closed
@@ -164,7 +168,7 @@ def denial(uri_untrusted: str, reach: Reach, resolve: Resolve) -> DriverRefusal 
 
 
 class UriWatch:
-    """Finder of URIs in the values of one schema. It is constructed once per schema and used for every call."""
+    """Search for URIs in values that have a certain schema. It is created once per schema and used for every call."""
 
     def __init__(self, schema: Any) -> None:
         self._schema = schema
@@ -174,7 +178,7 @@ class UriWatch:
         self.names = _find_uri_members(schema) if self._start else frozenset()
 
     def uris(self, value: Any) -> Iterator[str]:
-        """Yield the strings that have to be checked.
+        """Yield the texts in a value that are URIs, so that they can be checked.
 
         All alternatives of the schema are considered, because checking too many strings does no harm. The search is not
         recursive, because a caller can send deeply nested values.
@@ -272,12 +276,14 @@ def _find_host_reason(uri: str, reach: Reach) -> str | None:
 
 
 def _generous_reading(text: str) -> str:
-    """Return the text as the most lenient parser reads it: without white space, and with backslashes as slashes."""
+    """Return a text as the most tolerant URI parser reads it: without white space, and with a slash for each
+    backslash.
+    """
     return _DROPPED.sub("", text).replace("\\", "/")
 
 
 def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas with all alternatives and local references expanded, up to SCHEMA_STEPS_MAX."""
+    """Yield the schemas and all schemas that they combine or refer to, at most SCHEMA_STEPS_MAX."""
     todo = list(schemas)
     for _ in range(SCHEMA_STEPS_MAX):
         if not todo:

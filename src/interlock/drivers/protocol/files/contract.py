@@ -126,7 +126,9 @@ def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
 
 
 def _with_reference(schema: Any) -> Any:
-    """Add the definition of AIP-27's reference type to a schema that refers to it, so nothing has to be fetched."""
+    """Return a schema that contains the definition of AIP-27's reference type if it refers to this type, so that
+    nothing is fetched.
+    """
 
     def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:
         return {**each, "$ref": f"#/$defs/{REFERENCE_NAME}"} if each.get("$ref") == REFERENCE_URI else each
@@ -150,7 +152,7 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
 
 
 def _check_contract(front: Frontmatter, findings: FileFindings) -> None:
-    """Check the rules that the schema of AIP-14 cannot express."""
+    """Check the rules for a TOOL.md that no JSON Schema can express."""
     data = front.data
     if data.get("mutates") and data.get("approval", "auto") == "auto":  # AIP-14.front-2
         message = "a tool that changes something cannot have approval auto"

@@ -57,7 +57,7 @@ def read_driver(
     server_json: bytes | None = None,
     insecure_hosts: Collection[str] = (),
 ) -> ParsedFile[Driver]:
-    """Parse a DRIVER.md.
+    """Parse a DRIVER.md and check everything that shows without asking a server.
 
     `file` is the name used in problems. `folder` is the name of the driver's folder, or None if it has none yet,
     `beside` the names of the other files in the folder, and `server_json` the content of its server.json.
@@ -94,7 +94,7 @@ def read_driver(
 
 
 def check_published(data_untrusted: bytes, file: str) -> tuple[FileProblem, ...]:
-    """Check a DRIVER.md by the two published schemas alone (AIP-compat-1).
+    """Check a DRIVER.md only against the published schemas, as other hosts do (AIP-compat-1).
 
     Return the problems that a host without Interlock's extensions would report.
     """
@@ -106,7 +106,7 @@ def check_published(data_untrusted: bytes, file: str) -> tuple[FileProblem, ...]
 
 
 def _without_repeats(problems: tuple[FileProblem, ...]) -> tuple[FileProblem, ...]:
-    """Keep only the first problem of each field, because both schemas may report the same field."""
+    """Keep only the first problem of each field, because two schemas may report the same field."""
     first: dict[str, FileProblem] = {}
     for each in problems:
         first.setdefault(each.field, each)  # AIP-compat-1
@@ -114,7 +114,7 @@ def _without_repeats(problems: tuple[FileProblem, ...]) -> tuple[FileProblem, ..
 
 
 def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProblem:
-    """Replace the hint of a problem that comes from a common mistake.
+    """Give a problem a better hint if it comes from a common mistake.
 
     The mistakes are those of AIP-front-3, -9 and -10, AIP-server-9 and AIP-compat-1.
     """
@@ -146,7 +146,7 @@ def _with_better_hint(problem: FileProblem, data: Mapping[str, Any]) -> FileProb
 def _check_surroundings(
     front: Frontmatter, folder: str | None, beside: Collection[str], findings: FileFindings
 ) -> None:
-    """Check the file against its folder (AIP-file-2 to -4), and report keys that Interlock does not read."""
+    """Check a driver's id against its folder (AIP-file-2 to -4), and report keys that Interlock does not read."""
     identifier = front.data["id"]
     if folder is not None and folder != identifier:  # AIP-file-2
         message = f"the folder is {quoted(folder)} and the id {quoted(identifier)}"
@@ -163,7 +163,7 @@ def _check_surroundings(
 
 
 def _convert(front: Frontmatter, findings: FileFindings, insecure_hosts: Collection[str]) -> Driver | None:
-    """Convert data that passed the schemas to a Driver, or return None if the server block is invalid.
+    """Convert frontmatter that has passed the schemas to a Driver. Return None if a value is invalid.
 
     Every field has the type that `Driver` declares for it. Keys of the file that are not fields of `Driver` are
     ignored. A field that the file does not contain takes its default.
@@ -227,7 +227,7 @@ def _read_protocol_version(data: Mapping[str, Any], findings: FileFindings) -> s
 
 
 def _check_driver(driver: Driver, findings: FileFindings) -> None:
-    """Check the rules for a driver that no schema can express, block by block."""
+    """Check the rules for a driver that no JSON Schema can express."""
     if driver.transport == "sse":  # AIP-transport-9
         message = "MCP has given up HTTP+SSE; Streamable HTTP carries both directions"
         hint = "write transport: http when the server offers it"
@@ -289,7 +289,7 @@ def _check_driver(driver: Driver, findings: FileFindings) -> None:
 
 
 def _check_binding(driver: Driver, binding: ToolBinding, contracts: dict[str, int], findings: FileFindings) -> None:
-    """Check one binding (AIP-30.implements-2 and -3).
+    """Check one entry of implements[] (AIP-30.implements-2 and -3).
 
     `contracts` maps the contracts that earlier entries bind to the indexes of these entries.
     """
@@ -313,7 +313,9 @@ def _check_binding(driver: Driver, binding: ToolBinding, contracts: dict[str, in
 
 
 def check_reading(places: Places, binding: ToolBinding) -> Iterator[FileProblem]:
-    """Check result_extract and result_parse, as far as this is possible without the contract (AIP-extract-3 and -8)."""
+    """Check result_extract and result_parse of a binding, as far as this is possible without the contract
+    (AIP-extract-3 and -8).
+    """
     path = read_path(binding.result_extract)
     if isinstance(path, PathFault):  # AIP-extract-3
         message = f"at character {path.position}: {path.reason}"
@@ -367,7 +369,7 @@ def _check_command(pointer: str, command: str, findings: FileFindings) -> None:
 
 
 def _check_auth(driver: Driver, findings: FileFindings) -> None:
-    """Check the auth block.
+    """Check the block auth: its inventory, the secrets of its state, and how it notices an expired login.
 
     Its state.env names secrets that a login needs. These secrets are not passed to the server.
     """
@@ -394,7 +396,7 @@ def _check_auth(driver: Driver, findings: FileFindings) -> None:
 
 
 def _check_egress(driver: Driver, findings: FileFindings) -> None:
-    """Check the egress list, as far as this is possible from the file alone (AIP-security-3 and -4)."""
+    """Check the hosts in network.egress, as far as this is possible from the file alone (AIP-security-3 and -4)."""
     listed = driver.network.egress if driver.network is not None else ()
     for index, entry in enumerate(listed):
         pointer = f"/network/egress/{index}"
@@ -417,7 +419,7 @@ def _check_egress(driver: Driver, findings: FileFindings) -> None:
 
 
 def is_egress(entry: str) -> bool:
-    """Return whether the entry is a host, *.suffix or *, with an optional port.
+    """Return whether a text is valid in network.egress: a host, *.suffix or *, each with an optional port.
 
     Paths and network masks are not allowed.
     """
@@ -425,7 +427,7 @@ def is_egress(entry: str) -> bool:
 
 
 def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the faults of a runner block (AIP-30.front-6).
+    """Yield the errors in a runner block (AIP-30.front-6).
 
     Each fault is a pointer relative to the block, a message and a hint. A runner (AIP-17) describes how the process of
     a driver is run and which resources it may use. An MCP server can only use the engine that runs a process.
@@ -442,7 +444,7 @@ def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def runner_limits(block: object) -> dict[str, int]:
-    """Return the limits of a runner block for all processes of a server together, keyed by the names in `LIMITS`.
+    """Return the limits that a runner block sets for all processes of a server together, such as memory_mb.
 
     A limit that is absent or invalid is left out. If `block` is the name of a RUNNER.md instead of an object, there are
     no limits.

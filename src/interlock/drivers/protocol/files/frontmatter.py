@@ -52,14 +52,14 @@ _UNUSABLE = re.compile("[\x00\ud800-\udfff]")
 
 
 class Frontmatter(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of a file, and the lines on which they are written."""
+    """The fields of a file's frontmatter, and the lines on which they are written."""
 
     data: dict[str, Any]
     places: Places
 
 
 class _Fault(Exception):
-    """Error for a text that is not valid frontmatter. Its arguments are the line, a message and a hint."""
+    """Error: a text is not valid frontmatter. Its arguments are the line, a message and a hint."""
 
     def reading(self, file: str) -> ParsedFile[Any]:
         line, message, hint = self.args
@@ -82,7 +82,9 @@ def read_frontmatter(data_untrusted: bytes, file: str) -> ParsedFile[Frontmatter
 
 
 def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> ParsedFile[Any]:
-    """Parse a complete file in the same YAML subset, without `---` lines. The caller must limit the number of bytes."""
+    """Parse a whole file in the same YAML subset as frontmatter, without `---` lines. The caller must limit the number
+    of bytes.
+    """
     try:
         return ParsedFile(value=_Builder(_decode(data_untrusted), {}, values_max).document())
     except _Fault as fault:
@@ -90,7 +92,7 @@ def read_yaml(data_untrusted: bytes, file: str, *, values_max: int) -> ParsedFil
 
 
 def _between_fences(data: bytes) -> str:
-    """Return the text between the `---` lines. An empty line replaces the first one, so line numbers stay the same."""
+    """Return the text between the two `---` lines. It begins with an empty line, so that line numbers stay the same."""
     if len(data) > FILE_BYTES_MAX:
         message = f"the file is larger than {FILE_BYTES_MAX // 1024} KiB"
         raise _Fault(1, message, "keep the body short, link to the rest")
@@ -123,7 +125,7 @@ def _decode(data: bytes) -> str:
 
 
 class _Builder:
-    """Builder of one document's data from the events of the YAML parser.
+    """Builder of the data of a YAML document, from the events of the parser.
 
     `lines` is filled with the line of every field.
     """
@@ -179,7 +181,7 @@ class _Builder:
         return event
 
     def _value(self, event: Any, pointer: str, depth: int) -> Any:
-        """Return the value that begins with `event`, after reading the events of all values in it.
+        """Return the value that begins with `event`. Read further events until the value is complete.
 
         `pointer` is the place of the value, and `depth` the number of lists and mappings around it.
         """
@@ -218,7 +220,7 @@ class _Builder:
         return value
 
     def _key(self, event: Any, fields: dict[str, Any]) -> str:
-        """Return the key that an event denotes. `fields` are the fields that the mapping already has."""
+        """Return the key that an event stands for. `fields` has the keys that the mapping already has."""
         if type(event).__name__ == "AliasEvent":
             raise self._fault("a key is an alias", "write the key out")
         if type(event).__name__ != "ScalarEvent":
@@ -242,7 +244,7 @@ class _Builder:
             raise self._fault(message, "shorten it")
 
     def _resolve(self, event: Any) -> Any:
-        """Return the value of a scalar.
+        """Return the value of a scalar, which its tag and its quotes decide.
 
         Its type follows from its tag if it has one, is text if it is quoted, and otherwise follows from the core schema
         of YAML 1.2.
@@ -266,7 +268,7 @@ class _Builder:
         return value
 
     def _core(self, text: str) -> Any:
-        """Return the value of an unquoted scalar by the core schema of YAML 1.2."""
+        """Return the value of a scalar without quotes, by the core schema of YAML 1.2."""
         if _NULL.fullmatch(text):
             return None
         if _BOOL.fullmatch(text):
@@ -304,7 +306,7 @@ _ADVICE: Final = (
 
 
 def _advice(message: str) -> str:
-    """Return a hint for an error message of the YAML parser.
+    """Return a hint that fits an error message of the YAML parser.
 
     The message itself is not shown, because it may contain a value from the file.
     """

@@ -75,7 +75,7 @@ def read_secrets(data_untrusted: bytes, file: str) -> ParsedFile[SecretInventory
 def merge_inventories(
     inventories: Iterable[SecretInventory],
 ) -> tuple[tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
-    """Merge the inventories of all files (AIP-19.file-3).
+    """Merge the secrets that several SECRETS.md files describe (AIP-19.file-3).
 
     Equal entries count once. If entries with the same slug differ, all of them are dropped and reported as a problem.
     """
@@ -95,7 +95,7 @@ def merge_inventories(
 
 
 def entry_text(secret: SecretEntry) -> str:
-    """Return, on one line, the fields of an entry that decide which value it means and who may receive it.
+    """Return a line with the fields of a secret that decide which value it has and who may receive it.
 
     An operator who trusts a driver also accepts this text for each entry outside the driver's folder.
     """
@@ -103,14 +103,16 @@ def entry_text(secret: SecretEntry) -> str:
 
 
 def default_slug(name: str) -> str:
-    """Return the slug for a name, such as stripe-api-key for STRIPE_API_KEY (AIP-19.bind-1)."""
+    """Return the slug under which a variable's secret is stored by default: stripe-api-key for STRIPE_API_KEY
+    (AIP-19.bind-1).
+    """
     return name.lower().replace("_", "-")
 
 
 def secret_for(
     name: str, driver_id: str, own: SecretInventory | None, workspace: tuple[SecretEntry, ...]
 ) -> SecretEntry | None:
-    """Return the entry that ${secrets.NAME} in a driver refers to, or None if there is none.
+    """Return the secret that ${secrets.NAME} in a driver means, or None if no inventory describes it.
 
     `own` is the driver's SECRETS.md and is searched before the workspace's entries. Each is searched by bound variable
     name, then for <driver id>/slug, then for slug. In `own`, a slug also matches without its namespace.
@@ -136,7 +138,7 @@ def _has_token(value: Any) -> bool:
 
 
 def _convert(entry: Mapping[str, Any]) -> SecretEntry:
-    """Convert an entry that passed the schema. Its metadata.bindings.env is a name or a list of names."""
+    """Convert an entry of a SECRETS.md that has passed the schema."""
     bound = entry.get("metadata", {}).get("bindings", {}).get("env", ())
     fields: dict[str, Any] = {**entry, "env": (bound,) if isinstance(bound, str) else tuple(bound)}
     if "access" in entry:
@@ -153,7 +155,7 @@ USER: Final = "userId"
 def find_grant(
     secret: SecretEntry, driver: Driver, contracts: Collection[str], *, is_own: bool, user: str | None = None
 ) -> str | None:
-    """Return the access entry that grants the secret to the driver, or None if no entry does.
+    """Return which rule lets a driver have a secret, such as tool:files-mcp, or None if no rule does.
 
     `contracts` are the ids of the contracts that the driver implements. `is_own` tells whether the secret is described
     in the SECRETS.md that the driver's auth.ref names; this grants a secret that has no access block. `user` is set if
@@ -169,7 +171,7 @@ def find_grant(
 
 
 def is_for_users_alone(secret: SecretEntry) -> bool:
-    """Return whether the secret is bound to users and to no other known kind of holder.
+    """Return whether a secret is granted only to users, and to no other kind of holder.
 
     On a shared process, a secret that is granted only to users would be available to all users (AIP-security-8).
     """
@@ -182,14 +184,14 @@ UNGRANTED: Final = "access_denied"
 
 
 def lines_to_describe(driver: Driver, name: str, slug: str) -> str:
-    """Return the lines that a person must add to an inventory so that it describes a secret of the driver."""
+    """Return what a person must add to SECRETS.md so that it describes a secret of the driver."""
     entry = f"- {{slug: {slug}, name: {name}, description: What it is for}}"
     advice = f"add `{entry}` below `secrets:` of SECRETS.md beside DRIVER.md"
     return f"{advice}, and {line}" if (line := _missing_ref_line(driver)) else advice
 
 
 def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) -> str:
-    """Return which lines a person must add to which file so that the driver receives the secret.
+    """Return what a person must add, and to which file, so that the driver gets a secret.
 
     `is_beside` tells whether the secret is described in the SECRETS.md in the driver's folder; None means unknown.
     `has_access` tells whether its entry already has an access block.
@@ -202,7 +204,7 @@ def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) 
 
 
 def _missing_ref_line(driver: Driver) -> str | None:
-    """Return how to add auth.ref to DRIVER.md, or None if it is already there.
+    """Return how a person adds auth.ref to DRIVER.md, or None if the file has it.
 
     With auth.ref, the driver is granted all entries of its inventory.
     """
@@ -212,7 +214,9 @@ def _missing_ref_line(driver: Driver) -> str | None:
 
 
 class Detected(msgspec.Struct, frozen=True, kw_only=True):
-    """A failed request to the server. `exception` is the code of the error that Interlock raised."""
+    """Signs of a failed request to a server: its HTTP status, exit code, headers, and the code of the error in
+    Interlock.
+    """
 
     status: int = 0
     exit_code: int | None = None
@@ -221,7 +225,7 @@ class Detected(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Detector(msgspec.Struct, frozen=True, kw_only=True):
-    """Rule that recognises an expired login by a status, an exit code, an error code or a header."""
+    """Rule of a driver by which an expired login is recognised, for example http_status:401."""
 
     written: str
     kind: str
@@ -238,7 +242,9 @@ class Detector(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def find_detector(driver: Driver) -> Detector | None:
-    """Return the rule by which the driver recognises an expired login, or None if it has no rule or an unknown one."""
+    """Return the rule by which a driver recognises an expired login. Return None if it has no rule, or an unknown
+    one.
+    """
     expiry = driver.auth.expiry if driver.auth is not None else None
     if expiry is None or expiry.detect is None:
         return None
@@ -256,12 +262,12 @@ CHARS_MIN: Final = 8  # AIP-19.plain-1: shorter ones would be found everywhere
 
 
 class Redactor:
-    """Replacement of secret values in output by `[secret:<slug>]`. The values are searched for as bytes."""
+    """Replacement of secret values in output by marks such as [secret:stripe-key]."""
 
     __slots__ = ("_needles",)
 
     def __init__(self, values: Mapping[str, str]) -> None:
-        """Prepare to redact `values`, which maps slugs to the values of secrets."""
+        """Prepare to replace secret values. `values` maps the slug of each secret to its value."""
         needles: dict[bytes, bytes] = {}
         for slug, value in values.items():
             mark = f"[secret:{slug}]".encode()
@@ -272,7 +278,7 @@ class Redactor:
         self._needles = sorted(needles.items(), key=lambda each: -len(each[0]))
 
     def __bool__(self) -> bool:
-        """Return whether there is any value to redact."""
+        """Return whether there is any secret value to replace."""
         return bool(self._needles)
 
     def is_in(self, data: bytes) -> bool:
@@ -286,7 +292,7 @@ class Redactor:
         return data
 
     def cut(self, data: bytes) -> bytes:
-        """Redact a text that may end in the middle of a secret value.
+        """Replace the secret values in data that may end in the middle of one.
 
         The beginning of a value at the end of the text is replaced too if it has at least CHARS_MIN bytes.
         """
@@ -305,7 +311,7 @@ NOTHING: Final = Redactor({})
 
 
 def _spellings(text: str) -> tuple[bytes, ...]:
-    """Return the text unchanged and in the usual forms in which JSON encoders escape it."""
+    """Return the forms in which a text may be written in JSON: as it is, and with the usual escapes."""
     plain = json.dumps(text, ensure_ascii=False)[1:-1]
     ascii_alone = json.dumps(text)[1:-1]
     forms = (text, plain, ascii_alone, plain.replace("/", "\\/"), ascii_alone.replace("/", "\\/"))

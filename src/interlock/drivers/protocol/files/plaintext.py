@@ -21,12 +21,14 @@ USER_CONTEXT: Final = "user_context_at_spawn"
 
 
 def secret_names(text: str) -> tuple[str, ...]:
-    """Return the NAME of each ${secrets.NAME} in a text, in order."""
+    """Return the NAME of each placeholder ${secrets.NAME} in a text, in order."""
     return tuple(SECRET.findall(text))
 
 
 def find_placeholder_fault(text: str) -> str | None:
-    """Return the problem code of an invalid placeholder in a text, or None if all are valid."""
+    """Return the code of the problem with a placeholder such as ${context.user} in a text, or None if all placeholders
+    are valid.
+    """
     rest = SECRET.sub("", text)
     if "${context." in rest or "${user." in rest:  # AIP-security-8
         return USER_CONTEXT
@@ -95,7 +97,7 @@ _PATH: Final = re.compile(r"(?:~|\.{1,2})?/(?:[\w.@-]{1,40}/){0,20}[\w.@-]{1,40}
 
 
 def holds_token(text: str) -> bool:
-    """Return whether the text contains a credential of a recognisable form, whatever its name."""
+    """Return whether a text contains something with the form of a credential, such as sk-... or a password in a URL."""
     rest = SECRET.sub("", text)
     if _TOKENS.search(rest) or _PASSWORD_FIELD.search(rest):
         return True
@@ -104,7 +106,7 @@ def holds_token(text: str) -> bool:
 
 
 def names_secret(name: str) -> bool:
-    """Return whether the name denotes a secret, which its last word decides.
+    """Return whether a setting of this name has a secret value, such as API_KEY. The last word of the name decides.
 
     This is true of GITHUB_TOKEN, X-API-Key, --api-key, PGPASSWORD and KEY_2, and false of MAX_TOKENS, TOKEN_URL,
     PUBLIC_KEY and COMPASS.
@@ -116,7 +118,9 @@ def names_secret(name: str) -> bool:
 
 
 def names_password(name: str) -> bool:
-    """Return whether the name denotes a password, such as DB_PASS or PIN, so that even a short number is a secret."""
+    """Return whether a setting of this name has a password, such as DB_PASS or PIN, so that even a short number is a
+    secret.
+    """
     words = _name_words(name)
     return names_secret(name) and (words[-1] in _PASSWORDS or _ends(words[-1], _PASSWORD_ENDS))
 
@@ -134,7 +138,7 @@ def _ends(word: str, ends: tuple[str, ...]) -> bool:
 
 
 def is_plaintext(name: str, text: str) -> bool:
-    """Return whether `text`, written under `name`, is a credential in clear text."""
+    """Return whether the value `text` of the setting `name` is a credential in clear text."""
     if holds_token(text):
         return True
     if not names_secret(name) or SECRET.search(text):
@@ -144,7 +148,7 @@ def is_plaintext(name: str, text: str) -> bool:
 
 
 def may_be_secret(name: str, text: str) -> bool:
-    """Return whether a text in an imported file may be a secret. In doubt, return True (AIP-import-6).
+    """Return whether the value `text` of an imported setting may be a secret. In doubt, return True (AIP-import-6).
 
     This includes every text whose name contains a word for a secret, and long random text. Plain settings, paths and
     addresses are not secrets.
@@ -175,7 +179,7 @@ def short_flag_may_be_secret(flag: str, text: str) -> bool:
 
 
 def attached_value(argument: str) -> str | None:
-    """Return X of an argument `-pX` if X may be a password, otherwise None."""
+    """Return the part X of an argument such as `-pX` if X may be a password, otherwise None."""
     parts = _ATTACHED.fullmatch(argument)
     return parts["value"] if parts is not None and short_flag_may_be_secret("p", parts["value"]) else None
 
@@ -195,7 +199,9 @@ def looks_random(text: str) -> bool:
 
 
 def _is_mixed(part: str) -> bool:
-    """Return whether a part of a text has both letters and digits, or mixes upper and lower case unlike any word."""
+    """Return whether a part of a text looks random: it has letters and digits, or changes between upper and lower case
+    often.
+    """
     if any(each.isdigit() for each in part):
         return any(each.isalpha() for each in part)
     changes = sum(character.isupper() != following.isupper() for character, following in itertools.pairwise(part))

@@ -29,7 +29,7 @@ _TYPE_NAMES: Final = {str: "string", int: "integer", float: "number", bool: "boo
 
 
 def schema_of(type_: Any) -> Any:
-    """Return the JSON Schema of the values that a field of this type has in a file.
+    """Return the JSON Schema for the values of a Python type, as they are written in a file.
 
     A field that may be None may be missing in the file, but never null.
     """
@@ -54,13 +54,17 @@ def schema_of(type_: Any) -> Any:
 
 
 def properties_of(struct: type[msgspec.Struct], *names: str) -> dict[str, Any]:
-    """Return the JSON Schemas of these fields of a struct, or of all its fields, by their names in the file."""
+    """Return a JSON Schema for each of these fields of a struct, by the name that the field has in a file. Without
+    names, return all fields.
+    """
     fields = msgspec.structs.fields(struct)
     return {each.encode_name: schema_of(each.type) for each in fields if not names or each.name in names}
 
 
 def closed_schema(struct: type[msgspec.Struct], *names: str) -> dict[str, Any]:
-    """Return the JSON Schema of an object that allows only these fields of a struct, or all its fields."""
+    """Return the JSON Schema of an object with these fields of a struct and no others. Without names, use all
+    fields.
+    """
     properties = properties_of(struct, *names)
     required = [each.encode_name for each in msgspec.structs.fields(struct) if each.required]
     return closed_object([name for name in required if name in properties], **properties)
@@ -101,7 +105,7 @@ _PER_TOOL = closed_schema(model.ToolBinding, "tool_name", "argument_mapping", "r
 
 
 def _server_schema(*, published: bool) -> dict[str, Any]:
-    """Return the schema of the server block.
+    """Return the JSON Schema of the server block. With `published`, leave out the extensions of Interlock.
 
     It selects the schema of the block's kind, so errors concern this kind alone (AIP-server-9). The optional keys of a
     local kind include those of all other local kinds: such a key is ignored but must have the right type.
@@ -223,7 +227,7 @@ _GRANTS = {
 
 
 def _exposure(kind: str, required: list[str], /, **properties: Any) -> dict[str, Any]:
-    """Return a rule for exposures of one kind: an object that allows only `kind` and these properties."""
+    """Return the JSON Schema of an exposure of this kind, an object with these properties and no others."""
     is_kind = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
     return {"if": is_kind, "then": closed_object(required, kind=True, **properties)}
 
@@ -274,7 +278,7 @@ _NOT_FETCHED: Final = "fix it; nothing is fetched from elsewhere"
 
 
 def check_schema(front: Frontmatter, schema: str, *, published: bool = False) -> tuple[FileProblem, ...]:
-    """Check frontmatter against a schema (AIP-30, AIP-32, AIP-14 or AIP-19).
+    """Check frontmatter against the schema of a specification: AIP-30, AIP-32, AIP-14 or AIP-19.
 
     Return one problem per invalid field, at most PROBLEMS_MAX, in the order of the lines. `published` selects AIP-32
     without Interlock's extensions, which other hosts use.
@@ -291,7 +295,7 @@ def check_schema(front: Frontmatter, schema: str, *, published: bool = False) ->
 
 
 def fault_in_json_schema(schema: Any) -> tuple[str, str, str] | None:
-    """Return why a value is not a valid, self-contained JSON Schema of 2020-12 of limited size, or None if it is.
+    """Return why a value is not a JSON Schema that a node can use, or None if it is one.
 
     The fault is a pointer into the schema, a message and a hint.
     """
@@ -336,7 +340,7 @@ _EXPLANATIONS: Final = {
 
 
 def _describe_error(base: str, kind: Any) -> list[tuple[str, str, str]]:
-    """Return a pointer, a message and a hint for each field that one error of the validator concerns."""
+    """Convert one error of the schema validator to problems: the place, a message and a hint of each."""
     match kind.name:
         case "required":
             return [(f"{base}/{pointer_step(kind.value)}", f"{kind.value} is missing", f"add {kind.value}")]

@@ -38,7 +38,7 @@ _REMOTES: Final = {"streamable-http": "http", "sse": "sse"}
 
 
 def read_server(block: Mapping[str, Any], extensions: Extensions, context: BlockContext) -> ServerBlock | None:
-    """Check and convert a server block that passed its schema, or return None if it cannot be converted."""
+    """Check the server block of a DRIVER.md, and return it as an object. Return None if it cannot be converted."""
     findings = context.findings
     server = SERVERS[block["kind"]]
     for key in block:
@@ -68,7 +68,7 @@ def read_server(block: Mapping[str, Any], extensions: Extensions, context: Block
 
 
 def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of all secrets that the block uses, without duplicates, in a fixed order of the block's keys."""
+    """Return the names of all secrets that a server block uses, each once and in a fixed order."""
     names = [name for _, text in _texts(block) for name in plaintext.secret_names(text)]
     auth = block.get("auth")
     if isinstance(auth, Mapping) and isinstance(auth.get("secret"), str):
@@ -77,7 +77,7 @@ def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
 
 
 def _texts(block: Mapping[str, Any]) -> list[tuple[str, str]]:
-    """Return the pointer and the text of every string in the block that may contain a placeholder."""
+    """Return all texts of a server block in which a placeholder may be written, each with its JSON pointer."""
     texts = [(f"/server/{key}", block[key]) for key in _FIXED if isinstance(block.get(key), str)]
     for key in ("args", "volumes"):
         texts += [(f"/server/{key}/{index}", text) for index, text in enumerate(block.get(key, ()))]
@@ -124,7 +124,8 @@ def _check_plaintext(block: Mapping[str, Any], not_secret: Collection[str], find
 
 
 def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindings) -> dict[str, Any] | None:
-    """Return the server block that a server.json describes, or None if it is refused; `findings` then has the reasons.
+    """Return the server block that a server.json describes. Return None if it cannot be used, and add the reason to
+    `findings`.
 
     `transport` is the transport that the driver declares.
     """
@@ -150,7 +151,9 @@ def server_from_json(data_untrusted: bytes, transport: Any, findings: FileFindin
 
 
 def _runnable_servers(data: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a server block for each package and remote in a registry description that this host can run."""
+    """Yield a server block for each package and address in an MCP registry's description of a server that this node can
+    run.
+    """
     for package in _objects(data.get("packages")):
         kind = _KINDS.get(str(package.get("registryType")))
         identifier, transport = package.get("identifier"), package.get("transport")
@@ -178,7 +181,8 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _settings(value: Any) -> dict[str, str] | None:
-    """Return the values of named settings, with a placeholder for each secret.
+    """Return the environment variables or headers in a registry's description. Secrets become placeholders. Return None
+    if a required value is missing.
 
     Return None if a required setting has no value, or any setting has no name.
     """
@@ -197,7 +201,7 @@ def _settings(value: Any) -> dict[str, str] | None:
 
 
 def _arguments(value: Any) -> list[str] | None:
-    """Return the arguments that have a value, or None if a required argument has none."""
+    """Return the arguments in a registry's description, or None if a required argument has no value."""
     args: list[str] = []
     for each in _objects(value):
         text = _text(each)
@@ -210,7 +214,7 @@ def _arguments(value: Any) -> list[str] | None:
 
 
 def _text(setting: Mapping[str, Any]) -> str | None:
-    """Return the fixed or default value of a setting.
+    """Return the fixed or default value of a setting in a registry's description.
 
     Return None if it has no value, or if the value has {curly} parts that would have to be filled in.
     """

@@ -37,25 +37,25 @@ _LOWEST: PreRelease = ((0, 0, ""),)  # -0
 
 
 class SemanticVersion(NamedTuple):
-    """A semantic version. `order` is its sort key."""
+    """A semantic version. Versions are compared by `order`."""
 
     numbers: Numbers
     pre: PreRelease = ()
 
     @property
     def order(self) -> tuple[Numbers, bool, PreRelease]:
-        """Return a sort key that orders versions as semver does: a pre-release precedes its release."""
+        """Return the key by which versions are sorted. A pre-release comes before its release."""
         return (self.numbers, not self.pre, self.pre)
 
 
 class _RangeBound(NamedTuple):
-    """A bound of a range: a comparator and the version to compare with."""
+    """A limit of a range of versions, such as >=1.2.0."""
 
     comparator: Literal["<", "<=", ">", ">=", "="]
     version: SemanticVersion
 
     def holds(self, version: SemanticVersion) -> bool:
-        """Return whether a version is within this bound."""
+        """Return whether a version is within this limit."""
         return bool(_COMPARE[self.comparator](version.order, self.version.order))
 
 
@@ -84,7 +84,7 @@ def semantic(version: str) -> str:
 
 
 def is_range(text: str) -> bool:
-    """Return whether a text is a valid npm range."""
+    """Return whether a text is a valid range of versions in npm's notation."""
     return _alternatives(text) is not None
 
 
@@ -108,7 +108,8 @@ def satisfies(version: str, range_text: str) -> bool | None:
 
 
 def protocol_version(written: str) -> str | None:
-    """Return the supported MCP version that `written` denotes, or None if there is none (AIP-proto-2).
+    """Return the supported MCP version that a text names, also in short form such as 2025-11. Return None if there is
+    none (AIP-proto-2).
 
     A month (YYYY-MM) denotes the version of that month if there is only one.
     """
@@ -121,7 +122,9 @@ def protocol_version(written: str) -> str | None:
 
 @functools.lru_cache(maxsize=1024)
 def _alternatives(text: str) -> tuple[tuple[_RangeBound, ...], ...] | None:
-    """Parse a range. Return the bounds of each alternative, or None if the range is invalid."""
+    """Parse a range of versions. Return the limits of each alternative, which `||` separates, or None if the range is
+    invalid.
+    """
     if len(text) > TEXT_CHARS_MAX:
         return None
     alternatives = [_bounds(part) for part in text.split("||")]
@@ -129,7 +132,7 @@ def _alternatives(text: str) -> tuple[tuple[_RangeBound, ...], ...] | None:
 
 
 def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
-    """Return the bounds of one alternative of a range, or None if it is invalid."""
+    """Return the limits of one alternative of a range, or None if it is invalid."""
     if hyphen := _HYPHEN.fullmatch(part):
         part = f">={hyphen['low']} <={hyphen['high']}"
     bounds: list[_RangeBound] = []
@@ -143,7 +146,9 @@ def _bounds(part: str) -> tuple[_RangeBound, ...] | None:
 
 
 def _range_bounds(comparator: str, partial: re.Match[str]) -> list[_RangeBound]:
-    """Return the bounds of one comparator, such as ^1.2 or >=1.x. `partial` is the version after the operator."""
+    """Return the limits that one comparator such as ^1.2 or >=1.x means. `partial` is the version after the
+    operator.
+    """
     # The numbers of the version up to the first x.
     parts = partial.group("major", "minor", "patch")
     written = [int(part) for part in itertools.takewhile(lambda part: part is not None and part.isdigit(), parts)]
@@ -177,7 +182,7 @@ def _pad(written: list[int]) -> Numbers:
 
 
 def _below_next(written: list[int]) -> _RangeBound:
-    """Return the bound that excludes the next version after `written`, including its pre-releases."""
+    """Return the limit below the next version after `written`. Pre-releases of that next version are excluded too."""
     return _RangeBound("<", SemanticVersion(_pad([*written[:-1], written[-1] + 1]), _LOWEST))
 
 
