@@ -40,7 +40,7 @@ from interlock.ax.protocol.messages import HEARTBEAT_MS, REGISTER, VERSION, Clai
 from interlock.ax.protocol.names import WithheldName
 from interlock.ax.protocol.notifications import Drops, NoticeGate, lost_notice, refused_notice
 from interlock.ax.protocol.registration import codec, registrations
-from interlock.ax.protocol.registration.registrations import EndReason, Event, Peer, Registrations, Session
+from interlock.ax.protocol.registration.registrations import Event, Peer, Registrations, SegmentOwner, Session
 from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import local_items
 from interlock.config.plan import AccessRule, Plan
@@ -82,7 +82,7 @@ _OWN_TOOL_OUTPUT: Final = {
     },
     "required": ["total", "by_segment"],
 }
-_CLOSE_CODES: Final[Mapping[EndReason, int]] = {"deregistered": NORMAL, "superseded": SUPERSEDED}
+_CLOSE_CODES: Final[Mapping[registrations.EndReason, int]] = {"deregistered": NORMAL, "superseded": SUPERSEDED}
 _LOSSES: Final = {"heartbeat_timeout": "it missed three heartbeats", "connection_lost": "its connection ended"}
 _BAD_NAMES: Final = "the name is not valid here"
 _INVALID: Final = "namespace_invalid"  # AX-4.3-1
@@ -258,12 +258,7 @@ class Registrar:
         return None if holder is None else split_brain(holder)  # AX-13.4-2
 
     async def _begin_session(
-        self,
-        request: Register,
-        peer: Peer,
-        owner: registrations.SegmentOwner | None,
-        session_id: str,
-        source: RegistrationSource,
+        self, request: Register, peer: Peer, owner: SegmentOwner | None, session_id: str, source: RegistrationSource
     ) -> Registered | Refusal:
         """Begin the session of a registration that has passed all other checks.
 
@@ -303,7 +298,7 @@ class Registrar:
         """
         self.handle_events(self.engine.link_closed(session_id, now=self.clock.now()), detail=reason)
 
-    def _end_session(self, session_id: str, reason: EndReason) -> None:
+    def _end_session(self, session_id: str, reason: registrations.EndReason) -> None:
         self.handle_events(self.engine.end(session_id, reason, now=self.clock.now()))
 
     def handle_events(

@@ -45,6 +45,7 @@ _OWN: Final = "127.0.0.1"  # of the sandbox
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
 Dial = Callable[[str, int], Awaitable[Streams]]
+OnDenied = Callable[[str, int, str], None]  # the host, the port and the reason of a refusal
 
 
 # Separate threads, because names that no server answers for must not take the threads that write to disk.
@@ -74,12 +75,7 @@ class Egress:
     """The forward proxy and the name server of one sandbox."""
 
     def __init__(
-        self,
-        entries: Sequence[str],
-        denied: Callable[[str, int, str], None],
-        *,
-        resolve: Resolve = resolve,
-        dial: Dial = dial,
+        self, entries: Sequence[str], denied: OnDenied, *, resolve: Resolve = resolve, dial: Dial = dial
     ) -> None:
         """Create a proxy that permits only the hosts in `entries`.
 

@@ -79,10 +79,10 @@ async def test_an_exception_ends_the_message(site: Site) -> None:
 
 async def test_a_late_answer_is_never_that_of_another_register(site: Site) -> None:
     first, second = site.owners
-    site.two._unit = 1
+    site.two.unit = 1
     site.two.send(WRITE_LEVEL)
     assert await second.next_message() == WRITE_LEVEL
-    site.one._timeout_s, site.plc.delay_s = 0.2, 0.25
+    site.one.timeout_s, site.plc.delay_s = 0.2, 0.25
     site.one.send(bytes.fromhex(f"0007 05 03 {COUNTER:04x} 0001"))
     await asyncio.sleep(0.05)
     site.plc.delay_s = 0.1 if site.line else 0.0  # over TCP this server gives what it says late the newest number
@@ -95,7 +95,7 @@ async def test_a_late_answer_is_never_that_of_another_register(site: Site) -> No
 
 
 async def test_nothing_of_a_message_is_sent_after_its_time(site: Site) -> None:
-    site.one._timeout_s, site.plc.delay_s = 0.15, 0.1
+    site.one.timeout_s, site.plc.delay_s = 0.15, 0.1
     site.one.send(b"\0\x0c" + 3 * bytes.fromhex(f"05 03 {LEVEL:04x} 0001"))
     await asyncio.sleep(0.4)
     assert site.plc.requests == [(3, LEVEL)] * 2

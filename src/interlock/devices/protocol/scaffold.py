@@ -154,25 +154,21 @@ def _handler_b(tool: ToolDescription, handler: str) -> Iterator[str]:
     yield f"    *at++ = (uint8_t)(CBOR_MAP << 5 | {len(tool.response)});"
     for position, field in enumerate(tool.response):
         yield f"    at = mcpax_put_head(at, CBOR_UINT, {position}); /* {field.name} */"
-        yield from _zero(field)
+        match field.type:
+            case "bool":
+                yield "    *at++ = 0xF4; /* false */"
+            case "f32":
+                yield from ("    *at++ = 0xF9; /* 0.0, of 16 bits */", "    *at++ = 0;", "    *at++ = 0;")
+            case "enum":
+                yield f"    at = mcpax_put_head(at, CBOR_UINT, {next(iter(field.values.values()))});"
+            case "text":
+                yield "    at = mcpax_put_head(at, CBOR_TEXT, 0);"
+            case "bytes":
+                yield f"    at = mcpax_put_head(at, CBOR_BYTES, {field.size or 0});"
+                yield from ["    *at++ = 0;"] * (field.size or 0)
+            case _:
+                yield "    at = mcpax_put_head(at, CBOR_UINT, 0);"
     yield "    *resp_len = (uint16_t)(at - resp);"
-
-
-def _zero(field: Field) -> Iterator[str]:
-    match field.type:
-        case "bool":
-            yield "    *at++ = 0xF4; /* false */"
-        case "f32":
-            yield from ("    *at++ = 0xF9; /* 0.0, of 16 bits */", "    *at++ = 0;", "    *at++ = 0;")
-        case "enum":
-            yield f"    at = mcpax_put_head(at, CBOR_UINT, {next(iter(field.values.values()))});"
-        case "text":
-            yield "    at = mcpax_put_head(at, CBOR_TEXT, 0);"
-        case "bytes":
-            yield f"    at = mcpax_put_head(at, CBOR_BYTES, {field.size or 0});"
-            yield from ["    *at++ = 0;"] * (field.size or 0)
-        case _:
-            yield "    at = mcpax_put_head(at, CBOR_UINT, 0);"
 
 
 def _comment(tool: ToolDescription) -> list[str]:

@@ -8,6 +8,7 @@ it cannot find errors in them. The firmware and its emulated chips do that.
 """
 
 import base64
+import contextlib
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
@@ -42,7 +43,8 @@ class SimulatedDevice:
 
     def boot(self) -> list[bytes]:
         """Return the messages that the device sends when it is switched on."""
-        return list(self._announcement()) if self._description.profile == "b" else []
+        announced = self._announcement() if self._description.profile == "b" else ()
+        return [self._framed(frame_codec.REGISTRATION, each) if self._is_framed else each for each in announced]
 
     def answer(self, message: bytes) -> list[bytes]:
         """Return the answers to a message. The answer to an unreadable message is an error or nothing."""
@@ -74,15 +76,12 @@ class SimulatedDevice:
         if kind != frame_codec.CALL:
             return
         head = bytes((frame_codec.RESPONSE, tool_id, seq))
-        tool = self._tools.get(tool_id)
         status, response = BAD_REQUEST, b""
-        if tool is not None:
-            try:
+        if (tool := self._tools.get(tool_id)) is not None:
+            with contextlib.suppress(DeviceFault):
                 self._take(decode_payload(tool.payload, tool.order, tool.request, payload))
                 response = encode_payload(tool.payload, tool.order, tool.response, self._values(tool.response))
                 status = 0
-            except DeviceFault:
-                response = b""
         is_first = self._description.link.status == "first"
         yield head + (bytes((status,)) + response if is_first else response + bytes((status,)))
 
@@ -94,7 +93,7 @@ class SimulatedDevice:
             return
         method, request_id = members.get(cbor_codec.METHOD), members.get(cbor_codec.ID)
         if method == cbor_codec.REGISTRATION:
-            yield from self._announcement(is_framed=False)
+            yield from self._announcement()
         elif not isinstance(request_id, int):
             return  # it asks for no answer
         elif method == cbor_codec.HEARTBEAT:
@@ -110,7 +109,7 @@ class SimulatedDevice:
             except DeviceFault:
                 yield encoded({cbor_codec.ID: request_id, cbor_codec.ERROR: BAD_REQUEST})
 
-    def _announcement(self, *, is_framed: bool | None = None) -> Iterator[bytes]:
+    def _announcement(self) -> Iterator[bytes]:
         entries = []
         for tool in self._description.tools:
             types = [_MAJOR_TYPES.get(field.type, 0) for field in tool.request]
@@ -120,9 +119,7 @@ class SimulatedDevice:
             members: dict[int, Any] = {cbor_codec.METHOD: cbor_codec.REGISTRATION, cbor_codec.PARAMS: part}
             if len(parts) > 1:
                 members |= {cbor_codec.PART: number, cbor_codec.MORE: number < len(parts) - 1}
-            message = encoded(members)
-            wrapped = self._is_framed if is_framed is None else is_framed
-            yield self._framed(frame_codec.REGISTRATION, message) if wrapped else message
+            yield encoded(members)
 
     def _framed(self, kind: int, message: bytes) -> bytes:
         members = read_untrusted(message)

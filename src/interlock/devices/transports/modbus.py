@@ -32,8 +32,6 @@ REST = 1.5  # times the time of a message: how long after a request a late answe
 ECHO = b"\x08\0\0"  # diagnostics, return query data
 _REQUESTS = DecodePDU(True)
 
-OnTraffic = Callable[[bool, bytes], None]  # whether this node sent the bytes, and the bytes
-
 logging.getLogger("pymodbus.logging").setLevel(logging.CRITICAL)  # what it says is an answer, a time or a loss here
 
 
@@ -43,8 +41,8 @@ class ModbusTransport(Transport):
     def __post_init__(self) -> None:
         super().__post_init__()
         link = self._link
-        self._unit = link.unit
-        self._timeout_s = link.timeout_ms / 1000
+        self.unit, self.on_traffic = link.unit, self._owner.on_traffic
+        self.timeout_s = link.timeout_ms / 1000
         is_tcp = link.transport == "modbus_tcp"
         address = (link.host, link.tcp_port) if is_tcp else (link.port, link.baud, link.parity)
         self._key = (link.transport, *address)
@@ -58,7 +56,7 @@ class ModbusTransport(Transport):
 
     def send(self, message: bytes) -> None:
         if self._is_open and self._line is not None:
-            ends = asyncio.get_running_loop().time() + self._timeout_s
+            ends = asyncio.get_running_loop().time() + self.timeout_s
             self._executing.begin(self._execute(self._line, message, ends), "a Modbus message")
 
     async def close(self) -> None:
@@ -73,7 +71,7 @@ class ModbusTransport(Transport):
         _, units = split_untrusted(message)
         answer = message[:2]
         for unit in units:
-            answered = await line.answer(self._unit, unit, ends, REST * self._timeout_s, self._owner.on_traffic)
+            answered = await line.answer(self, unit, ends)
             if answered is None or not is_answer(unit, answered):
                 self._discarded["no_answer" if answered is None else "wrong_answer"] += 1
                 return
@@ -95,7 +93,7 @@ class ModbusLine(SharedConnection[ModbusTransport]):
         self._client: AsyncModbusTcpClient | AsyncModbusSerialClient | None = None
         self._turn = asyncio.Lock()
         self._rests: dict[int, float] = {}  # by unit of which a late answer may come: until when it is not asked
-        self._on_traffic: OnTraffic | None = None
+        self._on_traffic: Callable[[bool, bytes], None] | None = None
 
     async def open(self) -> None:
         try:
@@ -122,19 +120,18 @@ class ModbusLine(SharedConnection[ModbusTransport]):
             self.loss = self.loss or "closed"  # before it says so itself
             client.close()
 
-    async def answer(
-        self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: OnTraffic
-    ) -> bytes | None:
+    async def answer(self, station: ModbusTransport, request: bytes, ends: float) -> bytes | None:
         """Send a request to a unit and return its answer, or None if no usable answer arrives before the time
         `ends`.
         """
+        unit = station.unit
         try:
             async with asyncio.timeout_at(ends):
                 await self._take_turn(unit)
                 try:
-                    if unit in self._rests and self._link.echo and not await self._has_echoed(unit, ends, on_traffic):
+                    if unit in self._rests and self._link.echo and not await self._has_echoed(station, ends):
                         return None
-                    answered = await self._exchange(unit, request, ends, rest_s, on_traffic)
+                    answered = await self._exchange(station, request, ends, REST * station.timeout_s)
                 finally:
                     self._turn.release()
         except (TimeoutError, ModbusException, OSError):
@@ -156,29 +153,27 @@ class ModbusLine(SharedConnection[ModbusTransport]):
             self._turn.release()
             await asyncio.sleep(rest_s)
 
-    async def _has_echoed(self, unit: int, ends: float, on_traffic: OnTraffic) -> bool:
+    async def _has_echoed(self, station: ModbusTransport, ends: float) -> bool:
         """Send echo requests to a unit until it answers one, and drop late answers to other requests. Return
         whether it answered one. Raise TimeoutError at the time `ends`.
         """
         while True:
             wanted = ECHO + secrets.token_bytes(2)
-            if (answered := await self._exchange(unit, wanted, ends, 0.0, on_traffic)) is None:
+            if (answered := await self._exchange(station, wanted, ends, 0.0)) is None:
                 return False
             if answered == wanted or answered[0] == ECHO[0] | EXCEPTION:
                 return True
             await asyncio.sleep(DRAIN_S)  # the echo itself is still to come
 
-    async def _exchange(
-        self, unit: int, request: bytes, ends: float, rest_s: float, on_traffic: OnTraffic
-    ) -> bytes | None:
+    async def _exchange(self, station: ModbusTransport, request: bytes, ends: float, rest_s: float) -> bytes | None:
         """Send a request, and return the next message of the unit, or None if that is not possible."""
         client, pdu = self._client, _REQUESTS.decode(request)
         begun = asyncio.get_running_loop().time()
         if client is None or pdu is None or self.loss is not None or begun >= ends:
             return None
-        pdu.dev_id, self._on_traffic = unit, on_traffic
+        pdu.dev_id, self._on_traffic = station.unit, station.on_traffic
         if self._link.transport == "modbus_rtu" and rest_s:
-            self._rests[unit] = begun + rest_s  # before another has the turn
+            self._rests[station.unit] = begun + rest_s  # before another has the turn
         try:
             response: ModbusPDU = await client.execute(False, pdu)
         finally:

@@ -138,7 +138,19 @@ class HttpClient:
             if not connection.is_closing():
                 connection.send(call, data, body)
                 return call
-        self._enqueue(call, data, body)
+        self._loop = asyncio.get_running_loop()
+        failure = None
+        if self._closed:
+            failure = _SHUTTING_DOWN
+        elif len(self._waiting) >= self._waiting_max:
+            detail = f"{self._waiting_max} requests already wait for a connection to this server"
+            failure = HttpFailure(FailureKind.BUSY, detail, retry_safe=True)
+        if failure is not None:
+            self._loop.call_soon(call.fail, failure)
+        else:
+            call.queue = self._waiting
+            self._waiting[call] = (data, body)
+            self._open_more()
         return call
 
     async def close(self) -> None:
@@ -185,21 +197,6 @@ class HttpClient:
             self._open_more()
         elif not self._connections:
             self._drained.set()
-
-    def _enqueue(self, call: Handle, data: bytes, body: bytes | Parts) -> None:
-        self._loop = asyncio.get_running_loop()
-        failure = None
-        if self._closed:
-            failure = _SHUTTING_DOWN
-        elif len(self._waiting) >= self._waiting_max:
-            detail = f"{self._waiting_max} requests already wait for a connection to this server"
-            failure = HttpFailure(FailureKind.BUSY, detail, retry_safe=True)
-        if failure is not None:
-            self._loop.call_soon(call.fail, failure)
-            return
-        call.queue = self._waiting
-        self._waiting[call] = (data, body)
-        self._open_more()
 
     def _open_more(self) -> None:
         """Open a connection for each waiting request, up to `max_connections`."""

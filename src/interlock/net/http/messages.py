@@ -46,24 +46,21 @@ class BodyBuffer:
         self.size += len(data)
         pieces = self._pieces
         if self._expected > _LARGE_BYTES:
-            self._write(data)
+            whole = self._whole
+            if whole is None or self.size > self._room:
+                keep_freed_memory()
+                self._room = max(min(self._expected, _GROWTH * self.size), self.size)
+                before, whole = whole, io.BytesIO(bytes(self._room))
+                self._whole = whole
+                if before is not None:
+                    whole.write(before.getbuffer()[: before.tell()])
+            whole.write(data)
         elif len(data) > _SMALL_BYTES or not pieces:
             pieces.append(data)
         elif isinstance(pieces[-1], bytearray):
             pieces[-1] += data
         else:
             pieces.append(bytearray(data))
-
-    def _write(self, data: bytes) -> None:
-        whole = self._whole
-        if whole is None or self.size > self._room:
-            keep_freed_memory()
-            self._room = max(min(self._expected, _GROWTH * self.size), self.size)
-            before, self._whole = whole, io.BytesIO(bytes(self._room))
-            whole = self._whole
-            if before is not None:
-                whole.write(before.getbuffer()[: before.tell()])
-        whole.write(data)
 
     def take(self) -> bytes:
         """Return the bytes added since the last call, and empty the buffer."""
