@@ -37,14 +37,16 @@ from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold
 from interlock.core.calls.caller import Caller
-from interlock.core.calls.check import CheckNumber, Refused, Release
+from interlock.core.calls.check import CheckNumber, CheckRefusal, Release
 from interlock.safety.executions import Execution, HeldOperation
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.protocol.evaluation import EXAMPLE, NotificationType, Tier, normalise
 from interlock.safety.verification import Verification
 from interlock.wire.refusal import UNAVAILABLE, Refusal
 
-_REFUSED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"}))
+_REFUSED: Final = CheckRefusal(
+    CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "acknowledgement_required"})
+)
 
 
 class DangerHold(CallHold):
@@ -56,10 +58,10 @@ class DangerHold(CallHold):
     is_waiting = False
     failure: AqlFailure | None = None
 
-    def find_refusal(self, call: Call) -> Refused | None:
+    def find_refusal(self, call: Call) -> CheckRefusal | None:
         return _REFUSED
 
-    async def find_release(self, call: Call) -> Release | Refused:
+    async def find_release(self, call: Call) -> Release | CheckRefusal:
         return _REFUSED
 
 
@@ -80,7 +82,7 @@ class PersonHold(DangerHold):
     def is_asked_first(self) -> bool:
         return not self._is_agreed
 
-    def acknowledge(self, call: Call | None = None) -> Refused | None:
+    def acknowledge(self, call: Call | None = None) -> CheckRefusal | None:
         """Return None if a person approved the call, and use the approval up. Otherwise return a refusal.
 
         A call that waits for its server asks again; its approval is used only once.
@@ -117,7 +119,7 @@ class Acknowledgement(DangerHold):
     def is_asked_first(self) -> bool:
         return self.token is None and not self._is_given
 
-    def acknowledge(self, call: Call | None = None) -> Refused | None:
+    def acknowledge(self, call: Call | None = None) -> CheckRefusal | None:
         """Return None if the caller's token confirms the call, and use the token up. Otherwise return a refusal, and
         issue a token if the call has none.
 

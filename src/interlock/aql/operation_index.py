@@ -53,7 +53,7 @@ from interlock.catalog.routes import Route
 from interlock.config.plan import Plan, ToolRule
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller
-from interlock.core.calls.check import Refused
+from interlock.core.calls.check import CheckRefusal
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.feed import Feed
 from interlock.mcp.items import find_value
@@ -256,7 +256,7 @@ class LiveOperationNames:
         taken = self.names().taken
         return {each: self.lifted.name(route, each, taken) for each in self.lifted.operations(route) or ()}
 
-    def find_refusal(self, call: Call, route: Route) -> Refused | None:
+    def find_refusal(self, call: Call, route: Route) -> CheckRefusal | None:
         """Return the refusal that the AQL server behind a tool would answer with, or None if it would accept the call.
 
         With it, no person is asked to approve a call that the server would refuse.

@@ -23,7 +23,7 @@ from interlock.catalog.catalog import SCOPES, LiveNamespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import OUT_OF_SCOPE, Caller, Principal, ViewKey, view_key
-from interlock.core.calls.check import NOT_FOUND, RELISTED, CheckNumber, Refused, not_found_refusal
+from interlock.core.calls.check import NOT_FOUND, RELISTED, CheckNumber, CheckRefusal, not_found_refusal
 from interlock.drivers.protocol.binding.results import error_result
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.mcp.meta import RAW_EMPTY
@@ -33,7 +33,7 @@ from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, Refusal, ax_refusal
 from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format
 
-_NO_PERSON_TO_ASK: Final = Refused(
+_NO_PERSON_TO_ASK: Final = CheckRefusal(
     CheckNumber.ROUTE,
     ax_refusal(SCOPE_DENIED, "a person confirms calls of this tool; an unknown caller has no person to ask"),
 )
@@ -58,7 +58,7 @@ class RouteCheck:
         """
         return route.gated
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
         """Refuse a call that needs a person's approval if its caller is unknown, because there is no person to ask.
 
         Return None otherwise.
@@ -81,7 +81,7 @@ class RouteCheck:
         wider = msgspec.structs.replace(caller.key, scope="admin")
         return OUT_OF_SCOPE if beyond or self.find_route(wider, name) is not None else NOT_FOUND
 
-    def find_relisted(self, call: Call) -> Refused | None:
+    def find_relisted(self, call: Call) -> CheckRefusal | None:
         """Refuse a waiting call if its tool is no longer visible to the caller after the server reconnected.
 
         Also refuse it if the tool was not held before and is held now, or if it was held before and its definition
@@ -92,7 +92,7 @@ class RouteCheck:
         route = self.find_route(call.caller.key, call.target)
         if route is not None and (route.digest == was.digest if was.is_held else not route.is_held):
             return None
-        return Refused(CheckNumber.ROUTE, RELISTED)
+        return CheckRefusal(CheckNumber.ROUTE, RELISTED)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         """Return the verdict of this check on a call by a principal, for `interlock tools show`."""
@@ -123,7 +123,7 @@ INPUT_INVALID: Final = "input_invalid"
 WRONG_INPUT: Final = Refusal(INVALID_PARAMS, INPUT_INVALID, {"reason": INPUT_INVALID})
 
 # Returns what an AQL server below would refuse, if that is known.
-OperationRefusal = Callable[[Call, Route], Refused | None]
+OperationRefusal = Callable[[Call, Route], CheckRefusal | None]
 
 
 class ArgumentsCheck:
@@ -139,7 +139,7 @@ class ArgumentsCheck:
     def applies_to(self, route: Route) -> bool:
         return route.gate is not None or route.link.checks_input
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
         if (refusal := call.argument_refusal()) is None and call.hold is not None:
             refusal = call.hold.identify(call)
             route = call.route
@@ -158,7 +158,7 @@ class ArgumentsCheck:
                     translated = result_to_legacy(Raw(result))
                     result = result if isinstance(translated, Refusal) else translated
                 return refuse_input(call, result)
-        return None if refusal is None else Refused(self.number, refusal)
+        return None if refusal is None else CheckRefusal(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         """Return what this check will do with calls over a route, as far as that is known before the arguments are."""
@@ -175,12 +175,12 @@ class ArgumentsCheck:
         )
 
 
-def refuse_input(call: Call, result: bytes) -> Refused:
+def refuse_input(call: Call, result: bytes) -> CheckRefusal:
     """Return the refusal of a call. `result` is the tool result that explains to the client what is wrong with the
     arguments.
     """
     call.reason = INPUT_INVALID
-    return Refused(CheckNumber.ARGUMENTS, WRONG_INPUT, result)
+    return CheckRefusal(CheckNumber.ARGUMENTS, WRONG_INPUT, result)
 
 
 @lru_cache(maxsize=256)

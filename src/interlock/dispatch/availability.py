@@ -29,7 +29,7 @@ from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink, answer_failures
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import BUSY, CheckNumber, Refused, find_unusable
+from interlock.core.calls.check import BUSY, CheckNumber, CheckRefusal, find_unusable
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.links.keeper import Keeper
@@ -53,17 +53,17 @@ class AvailabilityCheck:
     def applies_to(self, route: Route) -> bool:
         return True
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
         if (refused := find_unusable(link.standing)) is not None:
             return refused
         if call.booked is not link and self.is_full(link):
-            return Refused(self.number, BUSY)
+            return CheckRefusal(self.number, BUSY)
         if call.hold is None or not call.hold.is_waiting:
             return None  # what no person is asked about chooses its driver on its way
         refusal = call.availability_refusal()
-        return None if refusal is None else Refused(self.number, refusal)
+        return None if refusal is None else CheckRefusal(self.number, refusal)
 
-    def may_wait(self, refused: Refused, link: CallLink) -> bool:
+    def may_wait(self, refused: CheckRefusal, link: CallLink) -> bool:
         """Return whether a call that this check refused should wait until its server is available again."""
         return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
 

@@ -43,7 +43,16 @@ from interlock.core.audit_record import AuditRecord
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome, answer_failures
 from interlock.core.calls.caller import Caller, ClientRequest, Followed, ViewKey
-from interlock.core.calls.check import BUSY, HELD, Admitted, CheckNumber, Held, Refused, is_not_found, own_links_full
+from interlock.core.calls.check import (
+    BUSY,
+    HELD,
+    Admitted,
+    CheckNumber,
+    CheckRefusal,
+    Held,
+    is_not_found,
+    own_links_full,
+)
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
@@ -79,7 +88,7 @@ RESPAWN_WAIT_S: Final = 5.0  # how long a call waits for a server that is being 
 REF_PREFIX: Final = "mcp_"  # of every kind of reference to a driver's resource (AIP-resources-2)
 
 _OBJECT: Final = ord("{")
-_NO_PLACE: Final = Refused(CheckNumber.AVAILABILITY, BUSY)
+_NO_PLACE: Final = CheckRefusal(CheckNumber.AVAILABILITY, BUSY)
 
 
 @dataclass(eq=False, kw_only=True)
@@ -462,7 +471,7 @@ class Dispatch:
                 self._register(call, link)
                 link.send(verdict)
                 return call
-        elif isinstance(verdict, Refused) and not self.availability.may_wait(verdict, link):
+        elif isinstance(verdict, CheckRefusal) and not self.availability.may_wait(verdict, link):
             if verdict.refusal is BUSY and (waiting := self._queue.join(call, link)) is not None:
                 self._register(call, link)
                 link.booked -= 1  # it has no place at the link yet
@@ -502,19 +511,21 @@ class Dispatch:
             await asyncio.wait((call.after,))
             if call.done:  # its client left meanwhile, and was given back what it was charged
                 return
-        verdict: Admitted[Call] | Refused | Held = HELD if is_held else self.guard.admit(call, link)
-        is_away = not link.is_connected or (isinstance(verdict, Refused) and self.availability.may_wait(verdict, link))
+        verdict: Admitted[Call] | CheckRefusal | Held = HELD if is_held else self.guard.admit(call, link)
+        is_away = not link.is_connected or (
+            isinstance(verdict, CheckRefusal) and self.availability.may_wait(verdict, link)
+        )
         if is_away and self.availability.may_return_soon(link) and not call.done:
             keeper = self.keepers[link.segment]
             keeper.wake()
             await keeper.usable_within(RESPAWN_WAIT_S)
             if call.done:
                 return
-            if not isinstance(verdict := self.guard.admit(call, link), Refused):
+            if not isinstance(verdict := self.guard.admit(call, link), CheckRefusal):
                 verdict = self.route_check.find_relisted(call) or verdict
         await self._settle(call, link, verdict)
 
-    async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | Refused | Held) -> None:
+    async def _settle(self, call: Call, link: Link, verdict: Admitted[Call] | CheckRefusal | Held) -> None:
         """Send or refuse a call according to the guard's verdict. A call that needs a person's approval first waits for
         it.
         """
@@ -525,7 +536,7 @@ class Dispatch:
             verdict = await self.guard.release(call, link)
             if call.done:
                 return
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, CheckRefusal):
             self._refuse(call, verdict, 200)
             return
         call.forwarded = self.clock.now()
@@ -568,7 +579,7 @@ class Dispatch:
 
     # Refusals
 
-    def _refuse(self, call: Call, refused: Refused, status: int | None = None) -> Call:
+    def _refuse(self, call: Call, refused: CheckRefusal, status: int | None = None) -> Call:
         if refused.result is not None:
             call.answer(encode_result(call.client_id, refused.result), Outcome.REFUSED)
         elif status is not None:

@@ -32,7 +32,7 @@ from interlock.catalog.routes import ChangedDefinition, DefinitionSnapshot, Rout
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink, Outcome, answer_failures
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Held, Refused, Release
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, CheckRefusal, Held, Release
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.gate.granted_calls import GrantedCalls
@@ -79,8 +79,8 @@ _ENDS: Final = {
 _LOST_REPLIES: Final = ("result_too_large", "malformed_answer")
 
 
-def _unavailable(reason: str, detail: str) -> Refused:
-    return Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": reason, "detail": detail}))
+def _unavailable(reason: str, detail: str) -> CheckRefusal:
+    return CheckRefusal(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": reason, "detail": detail}))
 
 
 _CONTENDED: Final = _unavailable("contended", "its approval keeps changing; make the call again")
@@ -263,18 +263,18 @@ class GateHold(msgspec.Struct, eq=False):
 
     # Check 10: find the decision
 
-    def acknowledge(self, call: Call) -> Refused | None:
+    def acknowledge(self, call: Call) -> CheckRefusal | None:
         """Return None: a call that a person decides about needs no acknowledgement by its caller."""
         return None
 
-    def find_refusal(self, call: Call) -> Refused | None:
+    def find_refusal(self, call: Call) -> CheckRefusal | None:
         approval = self._find_approval()
         if approval is None or approval.status is Status.APPROVED or self._is_next_round():
             return None
         grant = self.gate.granted.find_release(self, approval) if approval.status is Status.PENDING else ""
         return None if isinstance(grant, Release) else self._refuse_until_decided(call, approval, grant)
 
-    async def find_release(self, call: Call) -> Release | Refused:
+    async def find_release(self, call: Call) -> Release | CheckRefusal:
         """Return the approval or standing grant that releases this call, or a refusal that tells the client to wait. If
         there is neither, request an approval.
         """
@@ -305,7 +305,7 @@ class GateHold(msgspec.Struct, eq=False):
             if call.done:
                 return CONFIRMATION_REQUIRED
             if isinstance(approval, Refusal):
-                return Refused(CheckNumber.GATE, approval)
+                return CheckRefusal(CheckNumber.GATE, approval)
             if approval.status is not Status.APPROVED:  # AX-11.3-3, AX-11.3-10
                 return self._refuse_until_decided(call, approval, grant)
             if approval.kind is Kind.DEFINITION:  # classified, and about to be listed with its class
@@ -320,14 +320,14 @@ class GateHold(msgspec.Struct, eq=False):
             return self.gate.inbox.find_definition(self.route.qualified, self.route.digest)
         return self.gate.inbox.find(self.requester, self.digest)
 
-    def _refuse_until_decided(self, call: Call, approval: Approval, uncovered: str = "") -> Refused:
+    def _refuse_until_decided(self, call: Call, approval: Approval, uncovered: str = "") -> CheckRefusal:
         """Return the refusal of an undecided or denied call. `uncovered` says why no standing grant covers the call."""
         self.is_answered_here = True
         if call.caller.hop is not None:
             self.gate.rounds.remember_route(approval.id, call.meta)
         redeem_s = self.gate.inbox.rules.redeem_s
         result = self.gate.responses.undecided_result(call, self, approval, redeem_s, uncovered)
-        return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, result)
+        return CheckRefusal(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, result)
 
     def draft_question(self, call: Call) -> Approval:
         """Return the approval that a person would be asked to give for this call. Nothing is stored yet."""
@@ -533,12 +533,12 @@ class GateCheck:
     def applies_to(self, route: Route) -> bool:
         return route.is_held or route.link.members is not None
 
-    def check(self, call: Call, link: CallLink) -> Refused | Held | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | Held | None:
         restricted = link.members.find_refusal(call.caller.principal.name) if link.members is not None else None
         hold = call.hold
         # A hold of another type belongs to a call that became a proposal already.
         if restricted is not None and (hold is None or isinstance(hold, GateHold)):
-            return Refused(self.number, restricted)
+            return CheckRefusal(self.number, restricted)
         if hold is None:  # no person can be asked about a held call that has no hold
             return CONFIRMATION_REQUIRED if call.route is not None and call.route.is_held else None
         return (hold.find_refusal(call) or HELD) if hold.is_waiting else None
@@ -590,15 +590,15 @@ class CommitCheck:
     budgets: Budgets
     on_committed: Callable[[Call], None]
 
-    async def check(self, call: Call, link: CallLink, release: Release) -> Refused | None:
+    async def check(self, call: Call, link: CallLink, release: Release) -> CheckRefusal | None:
         refusal = self.budgets.charge(call, link)
         if refusal is not None:
-            return Refused(CheckNumber.BUDGET, refusal)
+            return CheckRefusal(CheckNumber.BUDGET, refusal)
         hold = call.hold
         refusal = await hold.use(call, release) if isinstance(hold, GateHold) else CONFIRMATION_REQUIRED.refusal
         if refusal is not None:
             call.refund()
-            return Refused(self.number, refusal)
+            return CheckRefusal(self.number, refusal)
         self.on_committed(call)
         return None
 

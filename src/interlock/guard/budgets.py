@@ -14,7 +14,7 @@ from interlock.catalog.api import CheckVerdict
 from interlock.config.plan import Plan
 from interlock.core.calls.call import Call, CallLink, CallRoute
 from interlock.core.calls.caller import Caller, Principal
-from interlock.core.calls.check import Account, Charge, CheckNumber, Refused
+from interlock.core.calls.check import Account, Charge, CheckNumber, CheckRefusal
 from interlock.core.clock import Clock
 from interlock.guard.api import Budget, Spent
 from interlock.wire.refusal import Refusal
@@ -181,10 +181,10 @@ class BudgetCheck:
     def applies_to(self, route: CallRoute) -> bool:
         return True
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
         is_held = call.hold is not None and call.hold.is_waiting
         refusal = self.budgets.room(call, link) if is_held else self.budgets.charge(call, link)
-        return None if refusal is None else Refused(self.number, refusal)
+        return None if refusal is None else CheckRefusal(self.number, refusal)
 
     def explain(self, route: CallRoute, caller: Principal) -> CheckVerdict:
         over = self.budgets.outlook(route.link, route.qualified, route.price, caller)

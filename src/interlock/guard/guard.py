@@ -19,9 +19,9 @@ from interlock.core.calls.check import (
     Admitted,
     Check,
     CheckNumber,
+    CheckRefusal,
     Explained,
     Held,
-    Refused,
     find_unusable,
 )
 from interlock.core.link_state import LinkState
@@ -35,7 +35,7 @@ R = TypeVar("R")
 
 _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
 _TAKEN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
-_CONTENDED: Final = Refused(
+_CONTENDED: Final = CheckRefusal(
     CheckNumber.COMMIT,
     Refusal(
         UNAVAILABLE,
@@ -88,7 +88,7 @@ class Guard(Generic[R]):
         every: tuple[Explained[R], ...] = (*self.checks, *self._explained_later)
         return tuple(check.explain(route, caller) for check in every)
 
-    def admit(self, call: Call, link: CallLink) -> Admitted[Call] | Refused | Held:
+    def admit(self, call: Call, link: CallLink) -> Admitted[Call] | CheckRefusal | Held:
         """Admit a call and charge it, refuse it, or hold it until `release` is called."""
         route = call.route
         if (
@@ -106,14 +106,14 @@ class Guard(Generic[R]):
             verdict = call.hold.acknowledge(call)
         return Admitted(call, _ADMISSION_KEY) if verdict is None else verdict
 
-    def find_refusal(self, call: Call, link: CallLink, before: CheckNumber) -> Refused | None:
+    def find_refusal(self, call: Call, link: CallLink, before: CheckNumber) -> CheckRefusal | None:
         """Run the checks with numbers below `before` and return the first refusal, or None. `before` is at most the
         number of the gate.
         """
         verdict = self._find_verdict(call, link, before)
-        return verdict if isinstance(verdict, Refused) else None
+        return verdict if isinstance(verdict, CheckRefusal) else None
 
-    def _find_verdict(self, call: Call, link: CallLink, before: CheckNumber) -> Refused | Held | None:
+    def _find_verdict(self, call: Call, link: CallLink, before: CheckNumber) -> CheckRefusal | Held | None:
         for check in (call.route.checks if call.route is not None else ()) or self._common:
             if check.number >= before:
                 return None
@@ -122,7 +122,7 @@ class Guard(Generic[R]):
                 return verdict
         return None
 
-    async def release(self, call: Call, link: CallLink) -> Admitted[Call] | Refused:
+    async def release(self, call: Call, link: CallLink) -> Admitted[Call] | CheckRefusal:
         """Admit a held call that an approval or a standing grant releases. The checks before the gate run again; the
         refusal says which one fails, or that nothing releases the call.
 
@@ -133,7 +133,7 @@ class Guard(Generic[R]):
             return CONFIRMATION_REQUIRED
         for _ in range(RELEASES_MAX):
             release = await hold.find_release(call)
-            if isinstance(release, Refused):
+            if isinstance(release, CheckRefusal):
                 return release
             refused = self.find_refusal(call, link, CheckNumber.GATE)
             if refused is None:
@@ -146,7 +146,7 @@ class Guard(Generic[R]):
                 return refused
         return _CONTENDED
 
-    def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | Refused:
+    def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | CheckRefusal:
         """Admit an admitted command again, for another link that the command's first link selected.
 
         The command has already passed and paid for every check; only the readiness of the selected link is checked.

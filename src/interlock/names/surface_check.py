@@ -31,7 +31,7 @@ from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CheckNumber, Refused
+from interlock.core.calls.check import CheckNumber, CheckRefusal
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
 from interlock.mcp.items import Item
@@ -462,9 +462,9 @@ class NamesCheck:
         """Return whether calls of this route's tool are refused because of its name."""
         return route.is_refused
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
         refusal = call.route.refusal if call.route is not None else None
-        return None if refusal is None else Refused(self.number, refusal)
+        return None if refusal is None else CheckRefusal(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         if route.refusal is not None:

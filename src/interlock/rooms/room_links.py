@@ -41,7 +41,7 @@ from interlock.catalog.routes import Route
 from interlock.config.plan import ToolClass
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallHold, Outcome, Pending
-from interlock.core.calls.check import CONFIRMATION_REQUIRED, CheckNumber, Refused, Release
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, CheckNumber, CheckRefusal, Release
 from interlock.core.clock import rfc3339
 from interlock.core.current_plan import CurrentPlan
 from interlock.core.link_state import LinkState
@@ -110,7 +110,7 @@ KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
 TRACKED_S: Final = 0.3
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
 _NOT_YET: Final = {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}
-_UNTRACKED: Final = Refused(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", _NOT_YET))
+_UNTRACKED: Final = CheckRefusal(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", _NOT_YET))
 
 CallKey = tuple[str, str, str, str, bytes]
 
@@ -127,7 +127,7 @@ class ProposalHold(CallHold):
     is_waiting: bool = True
     is_asked_first: bool = True
 
-    async def find_release(self, call: Call) -> Release | Refused:
+    async def find_release(self, call: Call) -> Release | CheckRefusal:
         """Publish the call as a proposal, or find the proposal of an identical earlier call. If the target has already
         replied, answer the call with that reply. Return a refusal in any case, because the call itself is not sent.
         """
@@ -136,7 +136,7 @@ class ProposalHold(CallHold):
         key = (topic, principal, self.link.participant, self.tool, hashlib.sha256(arguments).digest())
         proposal = proposed.get(key) or await self._propose(key, principal, arguments)
         if isinstance(proposal, EnvelopeRefusal):
-            return Refused(CheckNumber.GATE, refusal_for(proposal))
+            return CheckRefusal(CheckNumber.GATE, refusal_for(proposal))
         settled = await self.link.links.rooms.proposals.wait_until_settled(topic, proposal, TRACKED_S)
         if settled is None:
             return _UNTRACKED
@@ -148,7 +148,7 @@ class ProposalHold(CallHold):
             response = None
         if not isinstance(response, codec.Response):
             call.reason = "confirmation_required"
-            return Refused(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, topic, settled))
+            return CheckRefusal(CheckNumber.GATE, CONFIRMATION_REQUIRED.refusal, _result(call, topic, settled))
         call.on_response(response, Era.LEGACY)
         return CONFIRMATION_REQUIRED  # the call has its answer
 

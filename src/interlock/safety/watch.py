@@ -16,7 +16,7 @@ from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, Principal
-from interlock.core.calls.check import CheckNumber, Refused
+from interlock.core.calls.check import CheckNumber, CheckRefusal
 from interlock.core.clock import Clock
 from interlock.safety.agents import Block
 from interlock.safety.executions import LOCAL, WATCHED, Execution, Pause, find_owner
@@ -62,9 +62,9 @@ class AgentCheck:
     def applies_to(self, route: Route) -> bool:
         return True
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
         refusal = self._find_refusal(call)
-        return None if refusal is None else Refused(self.number, refusal)
+        return None if refusal is None else CheckRefusal(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         loop = self.loop

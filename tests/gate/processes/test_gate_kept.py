@@ -31,7 +31,7 @@ from interlock.catalog.checks import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.config.load import load
 from interlock.core.calls.caller import Principal
-from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, Refused, Release
+from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, CheckRefusal, Release
 from interlock.gate.gate import CommitCheck
 from interlock.gate.protocol.policy import GateRule
 from interlock.gate.rounds import Relayed
@@ -335,15 +335,15 @@ async def test_the_guard_lets_no_held_call_through_without_an_approval_it_saw_us
         for carried in (msgspec.structs.replace(route, checks=()), None, route):
             call.route = carried
             verdict = guard.admit(call, link)
-            assert verdict is HELD or (isinstance(verdict, Refused) and verdict.check is CheckNumber.GATE)
+            assert verdict is HELD or (isinstance(verdict, CheckRefusal) and verdict.check is CheckNumber.GATE)
         used = await commit.check(call, link, Release("never used", is_used=True))
-        assert used == Refused(CheckNumber.COMMIT, CONFIRMATION_REQUIRED.refusal)
+        assert used == CheckRefusal(CheckNumber.COMMIT, CONFIRMATION_REQUIRED.refusal)
         refused = await commit.check(call, link, Release(str(uuid.uuid4())))
         assert refused is not None
         assert (refused.check, refused.refusal.message) == (CheckNumber.COMMIT, "confirmation_unknown")
         (waiting,) = here.node.approvals.inbox.waiting()
         assert await commit.check(call, link, Release(waiting.id)) is not None
-        assert isinstance(await guard.release(call, link), Refused)
+        assert isinstance(await guard.release(call, link), CheckRefusal)
         assert not here.diary.read()
 
 

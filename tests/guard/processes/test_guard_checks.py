@@ -22,7 +22,7 @@ from interlock.catalog.checks import RouteCheck
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, view_key
-from interlock.core.calls.check import CheckNumber, Refused
+from interlock.core.calls.check import CheckNumber, CheckRefusal
 from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.methods import Era
 from interlock.wire.jsonrpc.codec import encode_value
@@ -88,7 +88,7 @@ def refusals(monkeypatch: pytest.MonkeyPatch) -> list[CheckNumber]:
     made: list[CheckNumber] = []
     refuse, unlisted = Dispatch._refuse, RouteCheck.unlisted
 
-    def noted_refuse(self: Dispatch, call: Call, refused: Refused, status: int | None = None) -> Call:
+    def noted_refuse(self: Dispatch, call: Call, refused: CheckRefusal, status: int | None = None) -> Call:
         made.append(refused.check)
         return refuse(self, call, refused, status)
 
@@ -189,10 +189,10 @@ class AgentCheck:
     def applies_to(self, route: Route) -> bool:
         return route.local == "look"
 
-    def check(self, call: Call, link: CallLink) -> Refused | None:
+    def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
         if not self._is_blocked(call.caller.principal):
             return None
-        return Refused(self.number, Refusal(EXECUTION_REFUSED, "agent_blocked", {"reason": "agent_blocked"}))
+        return CheckRefusal(self.number, Refusal(EXECUTION_REFUSED, "agent_blocked", {"reason": "agent_blocked"}))
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         refused = self.applies_to(route) and self._is_blocked(caller)

@@ -24,7 +24,7 @@ from msgspec import Raw
 from interlock.ax.protocol.budget import Price
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.core.calls.caller import AnswerReceiver, Caller, ClientRequest, Sink, refuse_question
-from interlock.core.calls.check import Account, Admitted, Charge, Check, Refused, Release
+from interlock.core.calls.check import Account, Admitted, Charge, Check, CheckRefusal, Release
 from interlock.core.link_state import Standing
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, META_MARK, without_claims
 from interlock.mcp import results
@@ -253,15 +253,15 @@ class CallHold(Protocol):
         """
         return None
 
-    def acknowledge(self, call: "Call") -> Refused | None:
+    def acknowledge(self, call: "Call") -> CheckRefusal | None:
         """Return a refusal if the caller itself must confirm this call first (MCP-AQL), otherwise None."""
         return None
 
-    def find_refusal(self, call: "Call") -> Refused | None:
+    def find_refusal(self, call: "Call") -> CheckRefusal | None:
         """Return a refusal of the call if one is known without reading the store, or None if the call has to wait."""
         return None
 
-    async def find_release(self, call: "Call") -> Release | Refused:
+    async def find_release(self, call: "Call") -> Release | CheckRefusal:
         """Return the approval that releases the call. If none exists yet, request one and return a refusal."""
 
     def on_sent(self, call: "Call") -> None:

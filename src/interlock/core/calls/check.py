@@ -1,8 +1,8 @@
 """The checks of the guard: their numbers, their verdicts on a call, the budgets of calls, and shared refusals.
 
-The order and the numbers are those of SURFACE 8. A verdict is a value: a call is `Admitted`, `Refused` by a named
-check, or `Held` until a person agrees. Only the guard has the key that makes an `Admitted`, and links send nothing
-else, so no part of the node can send a call past the guard.
+The order and the numbers are those of SURFACE 8. A verdict is a value: a call is `Admitted`, refused by a named check
+(`CheckRefusal`), or `Held` until a person agrees. Only the guard has the key that makes an `Admitted`, and links send
+nothing else, so no part of the node can send a call past the guard.
 
 The type of routes is a parameter, because the catalog, which makes routes, imports this module.
 """
@@ -43,7 +43,7 @@ class CheckNumber(IntEnum):
     SEND = 12
 
 
-class Refused(msgspec.Struct, frozen=True):
+class CheckRefusal(msgspec.Struct, frozen=True):
     """The refusal of a call by one check of the guard.
 
     `result` is the answer where the caller gets the result of a tool instead of an error.
@@ -59,7 +59,7 @@ class Held(msgspec.Struct, frozen=True):
 
 
 HELD: Final = Held()
-CONFIRMATION_REQUIRED: Final = Refused(
+CONFIRMATION_REQUIRED: Final = CheckRefusal(
     CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": "confirmation_required"})
 )
 
@@ -119,12 +119,12 @@ class Check(Explained[R_contra], Protocol[R_contra]):
         Called once, when the route is listed.
         """
 
-    def check(self, call: "Call", link: "CallLink") -> Refused | Held | None:
+    def check(self, call: "Call", link: "CallLink") -> CheckRefusal | Held | None:
         """Return the verdict of this check on a call."""
 
 
 # Step 11: use up the approval of a call and charge the call. Exactly one call wins, and that is on disk.
-Commit = Callable[["Call", "CallLink", Release], Awaitable[Refused | None]]
+Commit = Callable[["Call", "CallLink", Release], Awaitable[CheckRefusal | None]]
 
 
 # Budgets (MCP-AX 11.4)
@@ -198,15 +198,15 @@ RELISTED: Final = Refusal(
 )
 
 
-def find_unusable(standing: Standing) -> Refused | None:
+def find_unusable(standing: Standing) -> CheckRefusal | None:
     """Return the refusal of a call to a link in this state, or None if the link accepts calls."""
     match standing.state:
         case LinkState.READY | LinkState.SLOW:
             return None
         case LinkState.CONNECTING | LinkState.DEGRADED | LinkState.UNAUTHORISED | LinkState.FAILED:
-            return Refused(CheckNumber.AVAILABILITY, degraded_refusal(standing))
+            return CheckRefusal(CheckNumber.AVAILABILITY, degraded_refusal(standing))
         case LinkState.STOPPED | LinkState.ASLEEP:
-            return Refused(CheckNumber.AVAILABILITY, degraded_refusal(standing))
+            return CheckRefusal(CheckNumber.AVAILABILITY, degraded_refusal(standing))
         case _:
             assert_never(standing.state)
 

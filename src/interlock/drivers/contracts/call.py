@@ -40,7 +40,7 @@ from msgspec import Raw
 
 from interlock.config.plan import Dial, ServerPlan
 from interlock.core.calls.call import OK, Call, Outcome
-from interlock.core.calls.check import Admitted, Refused
+from interlock.core.calls.check import Admitted, CheckRefusal
 from interlock.core.link_state import RETRY_AFTER_MS
 from interlock.drivers.contracts import contract
 from interlock.drivers.protocol.binding import results
@@ -210,13 +210,13 @@ class LeasedCall(Call, eq=False, kw_only=True):
             self.lease = lease
             self.on_leased(provider, lease.link)
 
-    def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> Refused | None:
+    def send_over(self, link: ServerLink, params: dict[str, Any], head: bytes) -> CheckRefusal | None:
         """Send the request over the leased link. Return a refusal if the link is closed, or None if the request was
         sent or will be sent as soon as the server is prepared for it.
         """
         assert self.admitted is not None  # noqa: S101  (it departed, and has not ended)
         verdict = self.services.guard.derive(self.admitted, link)
-        if isinstance(verdict, Refused):
+        if isinstance(verdict, CheckRefusal):
             self.release_lease()
             return verdict
         self.params = params
