@@ -4,9 +4,8 @@ A node has one service, from which links get their token holders. Until the firs
 created and `cryptography` is not imported.
 """
 
+from dataclasses import replace
 from pathlib import Path
-
-from msgspec.structs import replace
 
 from interlock.config.plan import Dial, ServerPlan, Spawn
 from interlock.config.value_types import SECRET_REFERENCE, is_slug, secret_slug
@@ -18,7 +17,7 @@ from interlock.credentials.authorization_server import ClientIdentity, Clients, 
 from interlock.credentials.protocol.oauth_client import DOCUMENT_PATH, client_document, client_metadata
 from interlock.credentials.protocol.resource import is_loopback_url
 from interlock.credentials.secret_references import SecretResolver
-from interlock.credentials.token import Consents, TokenHolder, TokenServices
+from interlock.credentials.token import Consents, TokenHolder
 from interlock.store.sqlite.secrets import KINDS, Kind, SealedSecrets
 
 
@@ -43,9 +42,7 @@ class CredentialService:
         self.revealer = SecretResolver(self.secrets, clock)
         self._identity = ClientIdentity(f"Interlock {node_name}", addresses)
         self.consents = Consents(clock)
-        records = TokenStore(self.secrets, clock)
-        clients = Clients(records, self._identity, self.revealer)
-        self._services = TokenServices(records=records, consents=self.consents, clients=clients, clock=clock)
+        self._clients = Clients(TokenStore(self.secrets, clock), self._identity, self.revealer)
 
     async def open(self) -> None:
         await self.secrets.open()
@@ -70,18 +67,15 @@ class CredentialService:
         """
         if any(name.lower() == "authorization" for name in dial.headers):
             return None
-        services = self._services
-        if revealer is not None:
-            clients = Clients(services.records, self._identity, revealer)
-            services = replace(services, clients=clients)
-        return TokenHolder(services, segment, dial)
+        clients = self._clients if revealer is None else replace(self._clients, reveal=revealer)
+        return TokenHolder(self.consents, clients, segment, dial)
 
     def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
         """Return the holder of a user's OAuth token for a server.
 
         `node_own` holds the token of the node for the same server.
         """
-        return TokenHolder(self._services, node_own.segment, dial, principal=principal, node_own=node_own)
+        return TokenHolder(self.consents, self._clients, node_own.segment, dial, principal=principal, node_own=node_own)
 
     # Secrets by name
 

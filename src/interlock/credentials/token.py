@@ -35,7 +35,6 @@ from interlock.credentials.authorization_server import (
     Clients,
     TokenGrant,
     TokenSource,
-    TokenStore,
     grant_name,
     printable,
     union,
@@ -225,15 +224,6 @@ class Denied(msgspec.Struct, frozen=True, kw_only=True):
     standing: bool = True
 
 
-class TokenServices(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """Services that all token holders share."""
-
-    records: TokenStore
-    consents: Consents
-    clients: Clients
-    clock: Clock
-
-
 @dataclass(eq=False, repr=False)
 class TokenHolder:
     """A holder of an OAuth token for one MCP server. It gets, renews and removes the token of the node or of one user.
@@ -241,7 +231,8 @@ class TokenHolder:
     For the token of a user, `node_own` is the holder of the node's token for the same server.
     """
 
-    services: TokenServices
+    consents: Consents
+    clients: Clients
     segment: str
     dial: InitVar[Dial]
     _: KW_ONLY
@@ -266,13 +257,14 @@ class TokenHolder:
     _renewing: asyncio.Task[None] | None = None
 
     def __post_init__(self, dial: Dial) -> None:
+        self._records, self._clock = self.clients.records, self.clients.records.clock
         self.name = server_name(self.segment)
         self._look_at_headers = f"check its headers in {settings_place(self.segment)}"
         self.title = self.name if not self.principal else f"{self.name}, for {self.principal},"
         self._plan = dial.auth or OAuthPlan()
         self._server = oauth_client.server_resource(dial.url)
         if self.node_own is None:
-            self._authority = AuthorizationServers(dial.url, self._plan.issuer, self.services.clock, dial.egress)
+            self._authority = AuthorizationServers(dial.url, self._plan.issuer, self._clock, dial.egress)
             self._challenge = NO_CHALLENGE
         else:
             self._authority, self._challenge = self.node_own._authority, self.node_own._challenge
@@ -300,7 +292,7 @@ class TokenHolder:
         if self._renewing is not None:
             self._renewing.cancel()
             await asyncio.gather(self._renewing, return_exceptions=True)
-        self.services.consents.forget(self)
+        self.consents.forget(self)
         if self.node_own is None:
             await self._authority.close()
 
@@ -312,7 +304,7 @@ class TokenHolder:
         async with self._lock:
             if not self._loaded:
                 try:
-                    grant = await self.services.records.find_grant(self.segment, self.principal, self._server)
+                    grant = await self._records.find_grant(self.segment, self.principal, self._server)
                 except StoreError as error:
                     log.warning("the token for %s cannot be read: %s", self.name, error)
                     return
@@ -361,7 +353,7 @@ class TokenHolder:
             log.info("link %s: its authorization server is now %s", self.name, printable(source.server.issuer))
             await self._forget()
             before = None
-        now = self.services.clock.now()
+        now = self._clock.now()
         self._wanted = self._plan.scopes or union(before.scopes if before else (), challenge.scope) or source.scopes
         replaced = before is not None and now - self._replaced_at < JUST_GIVEN_S
         if self._plan.grant == "client_credentials":
@@ -384,7 +376,7 @@ class TokenHolder:
         return self._needs_consent()
 
     async def _handle_forbidden(self, challenge: Challenge) -> Denied | None:
-        """Request a token with the scopes that the server demands (MCP, Step-Up Authorization Flow)."""
+        """Request a token with the additional scopes that the server demands (MCP, Step-Up Authorization Flow)."""
         grant = self._grant
         if challenge.error != INSUFFICIENT_SCOPE or not challenge.scope or grant is None:
             reason = f"it refuses this to us (HTTP 403); {self._look_at_headers}"
@@ -438,10 +430,10 @@ class TokenHolder:
                         raise
                     self._source = await self._source_of(grant)
             wanted = self._wanted or self._plan.scopes or (grant.scopes if grant is not None else ())
-            redirect_uri = self.services.clients.redirect_uri()
+            redirect_uri = self.clients.redirect_uri()
             source = self._source
-            client = await self.services.clients.find(self.segment, self._plan, source.server, self._authority)
-            return self.services.consents.ask(self, source, client, redirect_uri, wanted or source.scopes)
+            client = await self.clients.find(self.segment, self._plan, source.server, self._authority)
+            return self.consents.ask(self, source, client, redirect_uri, wanted or source.scopes)
 
     async def _source_of(self, grant: TokenGrant) -> TokenSource:
         return TokenSource(resource=grant.resource, server=await self._authority.server(grant.issuer))
@@ -459,12 +451,12 @@ class TokenHolder:
 
     async def _acquire(self, source: TokenSource) -> None:
         """Get a token with client credentials (OAuth 2.1 4.2), without a person."""
-        client = await self.services.clients.find(self.segment, self._plan, source.server, self._authority)
+        client = await self.clients.find(self.segment, self._plan, source.server, self._authority)
         token = await self._request(source.server, client, oauth_client.credentials_form(self._wanted, source.resource))
         await self._keep(token, client.client_id, source.server.issuer, source.resource, self._wanted)
 
     async def _refresh(self, grant: TokenGrant) -> None:
-        stored = await self.services.records.find_grant(self.segment, self.principal, self._server)
+        stored = await self._records.find_grant(self.segment, self.principal, self._server)
         if stored is None:
             raise TokenRefused("it was removed")
         if stored.access_token != grant.access_token:
@@ -474,7 +466,7 @@ class TokenHolder:
                 self._adopt(stored, is_new=True)
                 return
         server = await self._authority.server(grant.issuer)
-        client = await self.services.clients.of_grant(self._plan, grant, server)
+        client = await self.clients.of_grant(self._plan, grant, server)
         form = oauth_client.refresh_form(grant.refresh_token or "", grant.resource)
         token = await self._request(server, client, form)
         if token.refresh_token is None:
@@ -490,20 +482,20 @@ class TokenHolder:
             from interlock.credentials.client_assertion import client_assertion  # `cryptography`
 
             accepted = server.token_endpoint_auth_signing_alg_values_supported
-            now = self.services.clock.wall()
+            now = self._clock.wall()
             assertion = await asyncio.to_thread(client_assertion, self._plan.private_key, client, accepted, now)
         try:
             return await self._authority.request(server, client, form, assertion)
         except TokenRefused as error:
             if error.code == "invalid_client" and self._plan.client_id is None:
                 # The authorization server no longer has our registration. The next attempt registers again.
-                await self.services.records.secrets.remove("client", server.issuer)
+                await self._records.secrets.remove("client", server.issuer)
             raise
 
     async def _keep(
         self, token: oauth_client.IssuedTokens, client_id: str, issuer: str, resource: str, scopes: tuple[str, ...]
     ) -> None:
-        now = self.services.clock.wall()
+        now = self._clock.wall()
         grant = TokenGrant(
             server=self._server,
             resource=resource,
@@ -514,14 +506,14 @@ class TokenHolder:
             expires_at=None if token.lifetime_s is None else now + token.lifetime_s,
             scopes=scopes,
         )
-        await self.services.records.keep_grant(self.segment, self.principal, grant)
+        await self._records.keep_grant(self.segment, self.principal, grant)
         self._adopt(grant, is_new=True, lifetime_s=token.lifetime_s)
 
     async def _forget(self) -> None:
         self._grant, self.line, self._step_ups = None, b"", 0
         self._given_at = self._replaced_at = -inf
         self._arm(None)
-        await self.services.records.secrets.remove("token", grant_name(self.segment, self.principal))
+        await self._records.secrets.remove("token", grant_name(self.segment, self.principal))
         for on_line in self._on_line[:]:
             on_line()
 
@@ -529,9 +521,9 @@ class TokenHolder:
         self._grant, self._loaded, self._failures, self.waits_for_consent = grant, True, 0, False
         self.line = b"authorization: Bearer %b\r\n" % grant.access_token.encode("ascii")
         if is_new:
-            self._given_at = self.services.clock.now()
+            self._given_at = self._clock.now()
         if grant.expires_at is not None and self._is_renewable(grant):
-            left = grant.expires_at - self.services.clock.wall()
+            left = grant.expires_at - self._clock.wall()
             self._arm(left - min(LEAD_S_MAX, (lifetime_s or left) * LEAD_SHARE))
         else:
             self._arm(None)
@@ -548,7 +540,7 @@ class TokenHolder:
 
         Other tokens are used until the server refuses them.
         """
-        is_over = grant.expires_at is not None and self.services.clock.wall() >= grant.expires_at
+        is_over = grant.expires_at is not None and self._clock.wall() >= grant.expires_at
         return is_over and self._is_renewable(grant)
 
     def _arm(self, seconds: float | None) -> None:

@@ -93,8 +93,8 @@ RATES_MAX: Final = 1000  # participants whose last minute is remembered, idle on
 
 
 class Connected:
-    """Base class of connections to a room: a WebSocket, a lease, the node itself, or a connection of another
-    replica.
+    """A base class of connections to a room: a WebSocket, the presence lease of an MCP client, the node itself, or a
+    connection of another replica.
     """
 
     id: str

@@ -292,7 +292,7 @@ class RoomTools:
     async def _publish(
         self, member: RoomMember, kind: str, payload: Json, to: tuple[str, ...]
     ) -> Json | EnvelopeRefusal:
-        """Publish an envelope of a client. Return its id, and the recipients that are not present."""
+        """Publish an envelope in the name of a client. Return its id, and the recipients that are not present."""
         room = member.room
         envelope = room.compose(kind, member.participant.id, to, msgspec.json.encode(payload))
         if isinstance(envelope, EnvelopeRefusal):
@@ -367,7 +367,7 @@ class RoomTools:
     # Links
 
     def _local_tool(self, name: str, tool: RoomTool) -> LocalTool:
-        """Return a local tool that decodes its arguments and performs the operation `name`."""
+        """Return the MCP tool `rooms.NAME`, which decodes its arguments and performs the operation."""
 
         async def call(principal: str, arguments: bytes) -> ToolResult:
             reply: Json | EnvelopeRefusal

@@ -184,7 +184,7 @@ class RoomRegistry:
         return room_settings(self._plan.rooms, written)
 
     async def _open_room(self, topic: str) -> Room:
-        """Construct and open a room, including its connections to other replicas."""
+        """Open a room, and read who is connected to it through other replicas."""
         room = Room(topic, self._settings(topic), self._room_parts)
         await room.open()
         self.by_topic[topic] = room

@@ -270,7 +270,7 @@ def read_challenge_untrusted(values: Iterable[bytes]) -> Challenge:
 
 
 def distinct_scopes(scopes: Iterable[str]) -> tuple[str, ...]:
-    """Return the distinct valid scopes, at most SCOPES_MAX of them."""
+    """Return the valid scopes without repetitions, at most SCOPES_MAX of them."""
     return tuple(dict.fromkeys(scope for scope in scopes if _SCOPE.fullmatch(scope)))[:SCOPES_MAX]
 
 

@@ -285,7 +285,7 @@ CHAT_METHOD: Final = "notifications/chat/message"
 
 
 class _Notification(msgspec.Struct):
-    """The members by which a chat message of v0 is recognized among MCP messages."""
+    """The members by which a chat message of MCPx v0 is recognized among its MCP messages."""
 
     method: str = ""
     params: Raw = Raw(b"")
