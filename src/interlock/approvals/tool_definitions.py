@@ -57,7 +57,7 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class ToolRulings:
-    """Decisions of operators about tools, in memory and on disk. A decision is on disk before it counts. Methods
+    """Decisions of operators about tools, in memory and in the store. A decision is stored before it counts. Methods
     raise StoreError.
     """
 

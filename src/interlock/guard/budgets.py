@@ -34,8 +34,8 @@ def is_limited(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class Budgets:
-    """The budget accounts of a node, for callers, tools, subservers and parents. `is_enforced` tells whether calls
-    are charged: a budget is configured or was, or a parent may set one.
+    """The budget accounts of a node, for callers, tools, subservers and parents. `is_enforced` tells whether calls are
+    charged at all: a budget is or was configured, or a parent may set one.
     """
 
     # The limits of every subserver that registers, unless its own are configured.

@@ -109,8 +109,7 @@ class AgentCheck:
         return self._refuse(call, list(mine), principal)
 
     def may_notify(self, caller: Caller) -> bool:
-        """Return whether a client may send notifications at present, although notifications cannot be reported as
-        steps.
+        """Return whether a client may send notifications now.
 
         They may not while the client has an execution, or must have one, because every action must be reported first.
         Nor may they if an agent of its principal is blocked, unless the principal is that of local callers.

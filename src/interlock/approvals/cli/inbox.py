@@ -78,7 +78,9 @@ def preview(approval: api.Approval, width: int, ascii_only: bool) -> list[Text]:
 
 
 def _facts(approval: api.Approval, arrow: str) -> Iterator[tuple[str, str]]:
-    """Yield what a person reads about an approval before its content, each with a label."""
+    """Yield the facts about an approval that a person reads before its arguments or its definition, each with a
+    label.
+    """
     yield "id", approval.id
     yield "kind", approval.kind
     yield "what happens", _happens(approval)

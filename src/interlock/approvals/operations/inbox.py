@@ -239,8 +239,8 @@ class ApproverOperations:
 
     @handles(api.REVOKE_KEY)
     async def revoke_key(self, ref: str, by: str) -> api.RevokedKeys:
-        """Revoke keys by the name of an anchor or the thumbprint of a key. Raise NotFound if `ref` is neither
-        an anchor with keys of its own nor has the form of a thumbprint.
+        """Revoke the keys of an anchor, or the key with a thumbprint. Raise NotFound if `ref` is neither the name of an
+        anchor with keys nor a thumbprint.
         """
         thumbprints = await self.revocation.revoke(ref, by)
         if not thumbprints:
@@ -313,8 +313,8 @@ def _created(outcome: Outcome | Refusal) -> Outcome:
 def only_match(
     noun: str, reference: str, matches: list[Match], names: Sequence[str] = (), details: dict[str, Any] | None = None
 ) -> Match:
-    """Return the only object whose id starts with `reference`. Raise NotFound if there is none, with the name that is
-    most similar to it, and Refused if there are several.
+    """Return the only one of `matches`, the objects whose id starts with `reference`. Raise NotFound if there is none,
+    and Refused if there are several.
     """
     if len(reference) < PREFIX_MIN or not matches:
         raise NotFound(noun, reference, names)

@@ -192,8 +192,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_about_driver(self) -> bool:
-        """Return whether a person is asked to trust a driver. A call that waits because of a driver's contract has the
-        same source and another kind.
+        """Return whether the approval asks a person to trust a driver. An approval of a call that its driver's contract
+        holds does not.
         """
         return self.source is Source.DRIVERS and self.kind is Kind.DEFINITION
 

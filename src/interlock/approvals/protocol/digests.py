@@ -73,8 +73,8 @@ def proposal_digest(
     method: str | None,
     params: bytes,
 ) -> str:
-    """Return the digest of a room's proposal in the form that a person is shown, with the exact bytes of its params
-    (`null` if there are none).
+    """Return the digest of a proposal in a room, as a person is shown it. It covers the exact bytes of `params`, which
+    are `null` if there are none.
     """
     parts = [part or "" for part in (room, proposal_id, proposer, target, method)]
     digest = hashlib.sha256(b"".join(b"%b\0" % part.encode("utf-8", "surrogatepass") for part in parts))
@@ -135,7 +135,8 @@ def folder_digest(files: Mapping[str, str]) -> str:
 
 
 def classification_digest(id: str, rulings: Iterable[tuple[Any, ...]]) -> str:
-    """Return the call_digest of a proof for several tools: SHA-256 in hex over the sorted canonical list.
+    """Return the digest that a proof must sign to classify several tools: SHA-256 in hex over the sorted list as
+    canonical JSON.
 
     A ruling is the name of a tool, the digest of its definition and its class.
     """

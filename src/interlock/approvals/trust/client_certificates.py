@@ -50,7 +50,9 @@ class Certificates:
             self._read(crl)
 
     def of_link(self, der: bytes) -> ClientCertificate | Refusal:
-        """Return the facts of a certificate that TLS has verified, or a refusal if it is unreadable or not admitted."""
+        """Return the facts of a client certificate that TLS has verified, or a refusal if it is unreadable or not
+        admitted.
+        """
         try:
             certificate = x509.load_der_x509_certificate(der)
         except ValueError:
@@ -58,8 +60,8 @@ class Certificates:
         return self._certificate_facts(certificate)
 
     def of_header(self, headers: Sequence[tuple[bytes, bytes]]) -> ClientCertificate | Refusal | None:
-        """Return the facts of a certificate that a trusted proxy forwarded, or None if it forwarded none. Return a
-        refusal if the certificate is unreadable or not admitted.
+        """Return the facts of a client certificate that a trusted proxy forwarded, or None if it forwarded none. Return
+        a refusal if the certificate is unreadable or not admitted.
         """
         values = [value for name, value in headers if name == HEADER and value]
         if not values:

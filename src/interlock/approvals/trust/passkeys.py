@@ -63,7 +63,9 @@ class PasskeyService:
     _is_shadowed: bool = field(default=False, init=False)  # another program answers to `localhost` at our port
 
     def on_shadowed(self) -> None:
-        """Stop using passkeys at `localhost`, because another program answers where browsers look for it."""
+        """Stop using passkeys at `localhost`, because another program answers at the address where browsers look for
+        this node.
+        """
         self._is_shadowed = True
 
     def find_relying_party(self) -> Party | None:

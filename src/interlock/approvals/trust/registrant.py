@@ -32,7 +32,7 @@ USER: Final = "uid:"  # of one that is a user of this machine, at ax.socket
 
 
 class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
-    """The relevant facts of a trusted client certificate."""
+    """The facts of a trusted client certificate that its admission and its revocation depend on."""
 
     names: tuple[str, ...]  # its DNS names, as they stand in it
     issuer: bytes
