@@ -30,7 +30,7 @@ def effective(plan: Plan) -> dict[str, Any]:
 
 
 def masked_text(text: str, secrets: tuple[str, ...]) -> str:
-    """Return a text in which each of the values `secrets` is masked."""
+    """Return `text` with each of the secrets in it replaced by a mask."""
     for secret in sorted(secrets, key=len, reverse=True):  # a secret may hold another
         text = text.replace(secret, MASK)
     return text

@@ -121,7 +121,17 @@ class StructTable(ValueType, frozen=True):
             hint = f"write {self.where} above each one" if self.where is not None else f"for instance {self.example}"
             return at.must_be("a table", value, hint)
         fields = self.fields
-        values = {name: self._read_field(fields, name, each, at.inside(name)) for name, each in value.items()}
+        values: dict[str, Any] = {}
+        for name, each in value.items():
+            inside = at.inside(name)
+            if name in self.removed:
+                values[name] = inside.wrong(*self.removed[name])
+            elif name in fields:
+                values[name] = fields[name].read(each, inside)
+            else:
+                like = nearest(name, fields)
+                hint = f"did you mean '{like}'?" if like else f"known here: {', '.join(fields)}"
+                values[name] = inside.wrong(f"unknown key {quoted_word(name)} of {self.what}", hint)
         for name in self.required:
             if name not in value:
                 values[name] = at.wrong(f"{at.name} needs '{name}'")
@@ -133,16 +143,6 @@ class StructTable(ValueType, frozen=True):
             return WRONG
         record = self.make(**values)
         return record if self.check is None or self.check(record, at) else WRONG
-
-    def _read_field(self, fields: Mapping[str, ValueType], name: str, value: object, at: At) -> Any:
-        if name in self.removed:
-            return at.wrong(*self.removed[name])
-        kind = fields.get(name)
-        if kind is not None:
-            return kind.read(value, at)
-        like = nearest(name, fields)
-        hint = f"did you mean '{like}'?" if like else f"known here: {', '.join(fields)}"
-        return at.wrong(f"unknown key {quoted_word(name)} of {self.what}", hint)
 
     def schema(self) -> dict[str, Any]:
         schema: dict[str, Any] = {

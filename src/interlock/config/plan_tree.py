@@ -42,7 +42,7 @@ class ParentPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _check_parent(parent: ParentPlan, at: At) -> bool:
-    """Report a parent to which the link would be unprotected, or for which certificates are given without TLS.
+    """Report a parent aggregator that the node would reach without protection, or certificates that would not be used.
 
     Return True if there is no problem.
     """

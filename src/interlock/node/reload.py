@@ -284,8 +284,8 @@ class ReloadSteps:
         self._fronts.public.dismiss_unwelcome()
 
     async def _take_anchors(self, old: Plan, new: Plan) -> None:
-        """Apply new anchors, the trusted keys. Unused approvals and grants that rest on a key without that right are
-        ended.
+        """Apply new anchors, the keys that the node trusts. Unused approvals and grants end if their key may no longer
+        give them.
 
         Authority that a subserver proved earlier remains valid until its link ends.
         """

@@ -87,7 +87,7 @@ def link(previous: bytes, sequence: int, data: bytes) -> bytes:
 
 
 def chain(after: Mark, records: Sequence[bytes]) -> list[bytes]:
-    """Return the hashes of `records` if they are appended to a log after the mark `after`."""
+    """Return the hashes that `records` get when they are appended after the mark `after`."""
     previous = after.hash
     return [previous := link(previous, sequence, data) for sequence, data in enumerate(records, after.sequence + 1)]
 

@@ -1,12 +1,10 @@
 """The verb `interlock init`, and the first configuration that it writes.
 
 Its example servers need no account. On a machine with a sandbox they run in one without network, and two of them may
-write in a folder beside the file. The same text, with other servers commented out, is what `interlock import` begins
-with (`starter_toml`).
+write in a folder beside the file.
 """
 
 import os
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -203,22 +201,14 @@ _TAIL: Final = """\
 """
 
 
-def starter_toml(
-    segments: Iterable[str] = tuple(EXAMPLES), *, workspace: Path = Path("/"), is_sandboxed: bool = True
-) -> str:
+def starter_toml(*, workspace: Path = Path("/"), is_sandboxed: bool = True) -> str:
     """Return the text of the first configuration, which `interlock init` writes.
-
-    Example servers that are not in `segments` are commented out.
 
     `workspace` is the folder of the file, which contains `FOLDERS`. `is_sandboxed` says whether this machine supports
     sandboxes.
     """
     from interlock.config.toml_text import toml_text
 
-    wanted = frozenset(segments)
-    unknown = wanted - EXAMPLES.keys()
-    if unknown:
-        raise ValueError(f"no example server {', '.join(sorted(unknown))}; there are {', '.join(EXAMPLES)}")
     blocks = [_HEAD]
     for segment, (about, table) in EXAMPLES.items():
         lines = [f"[servers.{segment}]", *(f"{name} = {toml_text(value)}" for name, value in table.items())]
@@ -228,6 +218,5 @@ def starter_toml(
         if segment in FOLDERS:
             limits.append(f"files = {toml_text([segment])}")
         lines += limits if is_sandboxed else [_UNAVAILABLE, *(f"# {limit}" for limit in limits)]
-        mark = "" if segment in wanted else "# "
-        blocks.append(f"# {about}\n" + "".join(f"{mark}{line}\n" for line in lines))
+        blocks.append("\n".join((f"# {about}", *lines, "")))
     return "\n".join((*blocks, _TAIL))

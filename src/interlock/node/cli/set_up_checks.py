@@ -289,7 +289,7 @@ def _parents(set_up: SetUp) -> Findings:
 
 
 def _tokens_ended(set_up: SetUp) -> Findings:
-    """Yield each expired token, of those that the node issued and those that it uses for servers."""
+    """Yield each expired token: those that the node issued, and those that it uses at servers."""
     now = datetime.now(UTC)
     for token in set_up.tokens:
         if _has_passed(token.expires_at, now):

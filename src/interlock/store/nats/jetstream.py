@@ -367,9 +367,7 @@ class Reader:
     _is_doubtful: bool = field(default=False, init=False)
 
     def doubt(self) -> None:
-        """Read again from the last message that was passed on. Called when messages may have been lost, for example
-        after a lost connection.
-        """
+        """Read again from the last message that was passed on, because messages may have been lost."""
         self._is_doubtful = True
         self._changed.set()
 
@@ -526,7 +524,8 @@ def _status(message: Msg) -> str | None:
 
 
 def _numbers(message: Msg) -> tuple[int, int]:
-    """Return the stream sequence and the consumer sequence of a message from its reply subject:
+    """Return two numbers of a message: its sequence in the stream, and its number among those delivered to the
+    consumer. They are parts of the reply subject:
     $JS.ACK[.domain.account].stream.consumer.tries.SEQUENCE.NUMBER.time.pending
     """
     parts = message.reply.split(".")

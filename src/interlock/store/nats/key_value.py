@@ -65,6 +65,11 @@ class _Content(msgspec.Struct, frozen=True):
     entry: Entry | None = None  # without its parts, if it has some
     parts: int = 0
 
+    def find_live(self, now: float) -> Entry | None:
+        """Return the entry, or None if there is none or it has expired."""
+        expires_at = None if self.entry is None else self.entry.expires_at
+        return self.entry if expires_at is None or expires_at > now else None
+
 
 _NOTHING = _Content()
 
@@ -118,10 +123,10 @@ class NatsKeyValue:
     async def get(self, bucket: str, key: str, now: float) -> Entry | None:
         for _ in range(READ_TRIES):
             content = await self._find(bucket, key)
-            if content.entry is None or not _lives(content.entry, now):
+            if (entry := content.find_live(now)) is None:
                 return None
             try:
-                return await self._join_parts(content.entry, content)
+                return await self._join_parts(entry, content)
             except _Replaced:
                 continue
         raise Unavailable(f"{bucket}/{key} is written too often to be read")
@@ -137,42 +142,39 @@ class NatsKeyValue:
                 _log.error("%s", nonsense)
                 continue
             entries.pop(key, None)
-            if content.entry is None or not _lives(content.entry, now):
+            if (entry := content.find_live(now)) is None:
                 continue
             if not content.parts:
-                entries[key] = content.entry
+                entries[key] = entry
             elif (whole := await self.get(bucket, key, now)) is not None:
                 entries[key] = whole
         return sorted(entries.values(), key=lambda entry: entry.key)
 
     async def put(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        expires_at = expiry(now, ttl_s)
         content = await self._find(bucket, key)
-        return await self._write(bucket, key, value, content, expires_at, ttl_s, expected=False)
+        return await self._write(bucket, key, value, content, now, ttl_s, expected=False)
 
     async def create(self, bucket: str, key: str, value: bytes, now: float, *, ttl_s: float | None = None) -> int:
-        expires_at = expiry(now, ttl_s)
         content = _NOTHING
         while True:
             try:
-                return await self._write(bucket, key, value, content, expires_at, ttl_s)
+                return await self._write(bucket, key, value, content, now, ttl_s)
             except jetstream.WrongSequence:
                 content = await self._find(bucket, key)
-                if content.entry is not None and _lives(content.entry, now):
+                if content.find_live(now) is not None:
                     raise Conflict(f"{bucket}/{key} exists") from None
 
     async def update(
         self, bucket: str, key: str, value: bytes, revision: int, now: float, *, ttl_s: float | None = None
     ) -> int:
-        expires_at = expiry(now, ttl_s)
         while True:
             content = await self._find(bucket, key)
-            if content.entry is None or not _lives(content.entry, now):
+            if content.find_live(now) is None:
                 raise Conflict(f"{bucket}/{key} is gone")
             if content.sequence != revision:
                 raise Conflict(f"{bucket}/{key} has revision {content.sequence}, not {revision}")
             try:
-                return await self._write(bucket, key, value, content, expires_at, ttl_s)
+                return await self._write(bucket, key, value, content, now, ttl_s)
             except jetstream.WrongSequence:
                 continue  # the next look says which conflict it is
 
@@ -227,7 +229,7 @@ class NatsKeyValue:
         key: str,
         value: bytes,
         content: _Content,
-        expires_at: float | None,
+        now: float,
         ttl_s: float | None,
         *,
         expected: bool = True,
@@ -237,6 +239,7 @@ class NatsKeyValue:
         `content` is the current content of the key. With `expected`, the server rejects the write if the content has
         changed meanwhile; then raise WrongSequence.
         """
+        expires_at = expiry(now, ttl_s)
         subject = self._names.entry(bucket, key)
         headers = _key_header(key)
         lifetime: dict[str, str] = {}
@@ -386,10 +389,6 @@ def key_of(message: jetstream.Stored) -> str:
 
 def _key_header(key: str) -> dict[str, str]:
     return {KEY: base64.urlsafe_b64encode(key.encode()).decode()} if jetstream.is_digest(jetstream.token(key)) else {}
-
-
-def _lives(entry: Entry, now: float) -> bool:
-    return entry.expires_at is None or entry.expires_at > now
 
 
 class NatsWatch(jetstream.StreamIterator):

@@ -510,8 +510,8 @@ _ROWS = "SELECT sequence, CAST(data AS BLOB), CAST(hash AS BLOB) FROM record"
 class SqliteNamesLog(SqliteJobs):
     """The log of the registry of names in one SQLite file. The first append creates the file."""
 
-    def __init__(self, data: Path, *, busy_timeout_s: float = BUSY_TIMEOUT_S) -> None:
-        super().__init__(data / NAMES_FILE, NAMES_SCHEMA, busy_timeout_s)
+    def __init__(self, data: Path) -> None:
+        super().__init__(data / NAMES_FILE, NAMES_SCHEMA)
 
     @property
     def is_begun(self) -> bool:

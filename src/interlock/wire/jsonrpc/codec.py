@@ -459,7 +459,9 @@ def _decode_carefully(data: bytes) -> Message:
     message_id = bytes(envelope.id)
     if find_string(envelope.jsonrpc) != "2.0":
         raise CodecError(INVALID_REQUEST, 'the member "jsonrpc" must be "2.0"', _echo(message_id))
-    method = _method(envelope.method, message_id)
+    method = find_string(envelope.method) if envelope.method else ""  # an empty one counts as none
+    if method is None:
+        raise CodecError(INVALID_REQUEST, 'the member "method" must be a string', _echo(message_id))
     # An error about a message whose id could not be read has the id null (JSON-RPC 5) or none (MCP 2025-11-25).
     if envelope.error and not method and message_id in (b"", b"null"):
         message_id = _UNKNOWN_ID
@@ -514,16 +516,6 @@ def is_id(raw: bytes) -> bool:
 
 def _echo(message_id: bytes) -> bytes:
     return message_id if message_id and is_id(message_id) else _UNKNOWN_ID
-
-
-def _method(raw: Raw, message_id: bytes) -> str:
-    """Return the method of a message, or an empty string if it has none. Raise CodecError if the method is not a
-    string.
-    """
-    method = find_string(raw) if raw else ""
-    if method is None:
-        raise CodecError(INVALID_REQUEST, 'the member "method" must be a string', _echo(message_id))
-    return method
 
 
 def decode_object(raw: Raw | bytes) -> dict[str, Raw] | None:

@@ -171,7 +171,7 @@ class OversizedScanner:
         return at + 1
 
     def _pass_container(self, data: bytes | bytearray, at: int) -> int:
-        """Skip an object or array up to its last piece, in pieces that grow. Return the new index."""
+        """Skip an object or array, in pieces that grow. Return the index after the part that was skipped."""
         while at < len(data):
             piece = data[at : at + self._piece_bytes]
             if not self._pass_piece(piece):

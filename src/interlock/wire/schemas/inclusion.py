@@ -79,8 +79,8 @@ class ValueRange(msgspec.Struct, frozen=True, kw_only=True):
         return self.low > self.high or (self.low == self.high and (self.is_low_open or self.is_high_open))
 
     def is_within(self, other: "ValueRange", lower: bool) -> bool:
-        """Return whether this range does not go beyond `other` at its lower end, or at its upper end if `lower` is
-        False.
+        """Return whether one end of this range lies within `other`: the lower end if `lower` is True, otherwise the
+        upper one.
         """
         if lower:
             return self.low > other.low or (self.low == other.low and (self.is_low_open or not other.is_low_open))
