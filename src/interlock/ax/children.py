@@ -111,7 +111,7 @@ class _ChildConnection(SubserverConnection):
 
 
 class UnregisteredChild(msgspec.Struct, frozen=True):
-    """State of a child that is not registered, with the reason."""
+    """State of a child process that is not registered, with the reason."""
 
     state: str
     reason: str
@@ -120,7 +120,7 @@ class UnregisteredChild(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class ChildSupervisor:
-    """Supervisor of the children of a node: one task per child keeps its process running."""
+    """Supervisor of the child processes of a node. One task for each child keeps its process running."""
 
     _plan: Plan
     _registrar: Registrar

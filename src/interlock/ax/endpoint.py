@@ -257,7 +257,8 @@ class AxEndpoint:
         return self._certificates.stands(shown)
 
     def _find_origin(self, scope: Scope, head: Head) -> tuple[bool, str | None]:
-        """Return whether a connection comes from this machine, and the TLS version of the connection or None.
+        """Return whether a client connects from this machine, and the TLS version of its connection, or None without
+        TLS.
 
         For a connection from a trusted proxy, both describe the proxy's client.
         """
@@ -386,7 +387,7 @@ async def find_addresses(endpoint: str, allowed: Iterable[str], guest: Registran
 
 
 def _matches(url: SplitResult, entry: SplitResult) -> bool:
-    """Return whether a URL matches an allowed one.
+    """Return whether a URL matches an entry of the URLs that the operator allows.
 
     Each part is compared separately, so that a `*` in the host never matches part of the path.
     """

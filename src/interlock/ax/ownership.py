@@ -65,7 +65,7 @@ def lease_s(interval_ms: int) -> float:
 
 
 def check_lease(held: SubserverLease | None, request: Register, own: SubserverLease) -> Refusal | None:
-    """Return why a lease cannot be acquired, or None if it can.
+    """Return why the subserver that registers cannot get its lease, or None if it can.
 
     `held` is the lease in the store or None; `own` is the lease of the session that is about to begin.
     """
@@ -114,7 +114,9 @@ def _hash(session_id: str) -> str:
 
 
 class HeldClaim(msgspec.Struct, frozen=True):
-    """Claim together with the session through which it was made, or OWN if this aggregator itself made it."""
+    """Claim, with the session through which it was made. The session is OWN if this aggregator itself made
+    the claim.
+    """
 
     claimed: Claimed
     via: str
@@ -355,8 +357,8 @@ class TreeClaims:
         return refused
 
     def disown(self, held: Mapping[str, str]) -> None:
-        """Give up subservers that other aggregators have. `held` is the answer of the parent: the aggregator of each
-        subserver.
+        """Give up subservers that other aggregators have, as the parent has answered. `held` maps the ids of these
+        subservers to aggregators.
         """
         for subserver_id, holder in held.items():
             if (before := self.holders.find(subserver_id)) is not None:

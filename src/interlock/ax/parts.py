@@ -52,7 +52,7 @@ class AxParts(CapabilityParts):
         self.parents = ParentService(plan, self.registrar, fronts.legacy, fronts.modern)
 
     def _is_welcome(self, guest: RegistrantIdentity) -> bool:
-        """Return whether a connected subserver would still be allowed to register."""
+        """Return whether a registered subserver would still be allowed to register now."""
         is_admitted = self.endpoint is None or self.endpoint.is_still_admitted(guest)
         return is_admitted and self._stores.tokens.stands(guest.principal)
 

@@ -101,7 +101,7 @@ class RegistrationSource(Protocol):
         """Return whether the connection is still open, after the registration was checked."""
 
     async def ask_parent(self) -> Parent | Refusal | None:
-        """Ask the subserver for its parent.
+        """Ask the subserver which parent it has.
 
         Return None if it was not asked, does not answer in time or answers with an error, for example because it does
         not support the request. Return a refusal if its answer is invalid or the connection was closed.
@@ -304,7 +304,7 @@ class Registrar:
     def handle_events(
         self, events: Iterable[Event], *, source: RegistrationSource | None = None, detail: str = ""
     ) -> None:
-        """Apply the events of registrations to their links, and set the timer for the next deadline.
+        """Carry out the events of registrations on their links, and set the timer for the next deadline.
 
         `source` is the connection of a registration that begins. `detail` says why a connection was lost, as text for
         people.
@@ -528,7 +528,9 @@ class Registrar:
     # Lists of subservers
 
     async def _stock(self, link: Link, listing: Listing | None) -> None:
-        """Put a subserver's lists into the catalog. A list with an invalid name ends the registration (4.3)."""
+        """Put the listed tools of a subserver into the catalog. A list with an invalid name ends the registration
+        (4.3).
+        """
         keeper = self.keepers.get(link.segment)
         if listing is None or not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
             return  # another link has replaced this one
@@ -696,7 +698,7 @@ class Registrar:
         self.recorder.add(record)
 
     def _note_refused(self, who: str, segment: str, refusal: Refusal) -> None:
-        """Record a refused registration where refusals are only counted, because a refused subserver tries again and
-        again.
+        """Record that a registration was refused. Repeated refusals are only counted, because a refused subserver tries
+        again and again.
         """
         self.refusals.note(who, "ax", REGISTER, refusal.message, segment)

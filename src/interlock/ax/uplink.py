@@ -43,10 +43,10 @@ class Tenant(Protocol):
     def serve(self, request: jsonrpc.Request) -> None: ...
 
     def hear(self, notification: jsonrpc.Notification) -> None:
-        """Handle a notification of the parent that does not concern the registration."""
+        """Handle a notification of the parent that is not about the registration."""
 
     def hear_answer(self, response: jsonrpc.Response) -> None:
-        """Handle an answer to a request that was sent by this handler and not by the registrant."""
+        """Handle the parent's answer to a request that this handler has sent."""
 
     def leave(self) -> None:
         """Handle the loss of the link."""
@@ -215,7 +215,7 @@ class Uplink:
             self._ended.set()
 
     def _handle_cycle(self, step: CycleReported) -> None:
-        """Do nothing, because a parent reports a cycle only to an aggregator."""
+        """Do nothing, because only an aggregator can be part of a cycle. A subclass for aggregators overrides this."""
 
     def handle_lost(self, reason: str, *, mendable: bool = True) -> None:
         self._link = None
@@ -265,7 +265,9 @@ class Uplink:
         self._log.warning("the parent does not list everything: %s", display_words(text))
 
     def _handle_held(self, message: jsonrpc.Notification) -> None:
-        """Do nothing, because a registrant without subservers has none that another aggregator could also have."""
+        """Do nothing, because this message is about subservers, which only an aggregator has. A subclass for
+        aggregators overrides this.
+        """
 
     def _reply(self, message: bytes) -> None:
         if self._link is not None and self._link.pipe is not None:

@@ -93,8 +93,8 @@ class DeviceLink(Link):
         self.call_type = DeviceCall
 
     def arrive(self) -> None:
-        """Set what clients learn about the server: its version, name and capabilities. Called when the device has
-        become present; all of it comes from the description.
+        """Set the version, name and capabilities that clients see, from the description. Called when the device has
+        become present.
         """
         capabilities = {"tools": Raw(b'{"listChanged":true}')}
         if self.device.description.events:

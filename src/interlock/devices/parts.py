@@ -89,7 +89,7 @@ class Devices:
             keeper.start()
 
     def _tell_lost(self, link: "DeviceLink") -> None:
-        """Notify clients and parents that a device is lost (AX-13.1-1).
+        """Notify clients and parents (the aggregators above this node) that a device is lost (AX-13.1-1).
 
         Devices with their own registration are not reported to the parents, which notice that the connection has ended.
         """

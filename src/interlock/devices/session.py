@@ -272,7 +272,7 @@ class DeviceSession(TransportOwner):
             self.send(message)
 
     def _arrive(self) -> None:
-        """Declare the device present, after its tools have become known."""
+        """Declare the device present. If the device does not announce its tools, take them from its description."""
         if self.is_present:
             return
         if not self._asks_registration and not self.tools:
@@ -440,8 +440,8 @@ class DeviceSession(TransportOwner):
             self._owner.on_tools()
 
     def _note_refused(self, fault: DeviceFault) -> None:
-        """Store why the device's announcement was refused, as the reason why the device is absent. A device that is
-        present keeps its previous tools.
+        """Store why an announcement was refused. It is the reason why the device is absent; a device that is present
+        keeps its previous tools.
         """
         if not self.is_present:
             self.reason = f"its announcement was refused: {fault.detail}"

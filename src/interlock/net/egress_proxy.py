@@ -234,7 +234,7 @@ NAMES_MAX: Final = 16_384  # of one start; a server that may reach any host may 
 
 
 class SandboxNames(asyncio.DatagramProtocol):
-    """The DNS server of one sandbox.
+    """The DNS server of one sandbox. It gives addresses only for hosts that the sandbox may reach.
 
     Each permitted host gets a separate loopback address when it is first looked up. A program connects to that address,
     and the proxy recognises the host by it.

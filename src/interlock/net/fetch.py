@@ -57,7 +57,7 @@ class Fetcher:
     def __init__(
         self, within: Scope | None = None, *, seconds: float | None = None, body_bytes: int = BODY_BYTES_MAX
     ) -> None:
-        """Create a fetcher.
+        """Create a fetcher, for URLs that lead no nearer to this machine than `within` allows.
 
         `within` limits how near to this machine a URL may lead; None sets no limit. `seconds` is the time limit of one
         answer; None means FETCH_S.

@@ -254,7 +254,7 @@ class UpwardFront:
 
 @dataclass(eq=False, slots=True)
 class _Reply:
-    """Sink that sends the answer to one request of the parent."""
+    """Receiver of the answer to one request of the parent, which sends the answer to the parent."""
 
     _front: UpwardFront
     _id: bytes
@@ -358,7 +358,7 @@ State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
 
 
 class Parents(Uplink):
-    """Registration of this node in one tree. It is with one parent of the tree (an aggregator above this node) at a
+    """Registration of this node in one tree, with one of the configured parents (aggregators above this node) at a
     time.
     """
 

@@ -55,7 +55,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}  # AX-6.2-4
 
     def within(self, other: "BudgetLimits") -> "BudgetLimits":
-        """Return the smaller of each pair of limits (11.4).
+        """Return the stricter of these and other limits, separately for each kind of limit (11.4).
 
         A budget that is handed down never exceeds the one granted here.
         """

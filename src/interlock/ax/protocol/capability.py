@@ -164,7 +164,7 @@ def read_capability(
     overrides: Mapping[str, object] | None = None,
     private: Collection[str] | None = (),
 ) -> Capability | InvalidAnnotation:
-    """Return the effective capability of a tool, or why its annotation is invalid.
+    """Return the capability of a tool as it applies at this node, or why the annotation of the tool is invalid.
 
     The values come, in order of authority, from the operator, the declared annotation, the MCP hints, and the defaults.
 

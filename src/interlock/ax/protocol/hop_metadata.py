@@ -54,7 +54,9 @@ class Unlisted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def maybe_unlisted_untrusted(page: dict[str, Raw]) -> Unlisted | None:
-    """Return the counts of unlisted tools in a page of a child's list, or None if the page has none that are valid."""
+    """Return how many tools a child aggregator leaves out of its list, as one page of the list says. Return None if the
+    page has no valid counts.
+    """
     meta = decode_object(page["_meta"]) if "_meta" in page else None
     if meta is None or META_UNLISTED not in meta:
         return None
@@ -163,7 +165,7 @@ class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
-    """Read the `_meta` of an item that a server below lists.
+    """Read the `_meta` of an item that a server below this node lists.
 
     The number of hops and the values declared further down are read only if the server is an aggregator.
     """
@@ -272,7 +274,8 @@ def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, 
 
 
 def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
-    """Return the `_meta` of a tool for clients that do not ask for MCP-AX (3.2).
+    """Return the `_meta` of a tool for clients that do not ask for MCP-AX, without the values that such clients assume
+    anyway (3.2).
 
     It contains only what MCP's hints and defaults do not express.
     """

@@ -194,7 +194,9 @@ def may_collide(spelled: str) -> bool:
 
 
 def withhold_colliding_aliases(qualified_names: Iterable[str]) -> Aliases:
-    """Return the table from aliases to qualified names. If names share an alias, all of them are withheld."""
+    """Return the client-safe names (aliases) of tools. If several tools would have the same alias, all of these are
+    withheld.
+    """
     claimants: dict[str, list[str]] = {}
     for name in dict.fromkeys(qualified_names):
         claimants.setdefault(alias(name), []).append(name)

@@ -144,7 +144,7 @@ class NoticeGate:
         return released
 
     def count_lost(self) -> None:
-        """Count a notification that no longer has a receiver."""
+        """Count a notification of this subserver that is not passed on."""
         self._drops.count(self._segment)
 
     def _take_oldest(self) -> Notification:

@@ -104,7 +104,7 @@ def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
 
 
 def start(own: str | None, below: Sequence[str]) -> Routed:
-    """Return the route of a request that begins at this node, as the next hop reads it.
+    """Return the route of a request that begins at this node, with the cursor for the first hop.
 
     `own` is the root segment; if it is None, the first child is at position 0. `below` begins with that child's
     segment.

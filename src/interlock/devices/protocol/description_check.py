@@ -339,7 +339,7 @@ _WORDS: Final = {
 
 
 def _convert_error(error: str) -> DescriptionFault:
-    """Convert an error of msgspec into a fault, in words for a person who writes TOML."""
+    """Convert an error message of msgspec into a fault with a text for a person who writes TOML."""
     message, _, place = error.partition(" - at `$")
     steps = [name or (int(index) if index.isdigit() else index) for name, index in _STEP.findall(place)]
     path = tuple(step for step in steps if step != "...")

@@ -52,8 +52,8 @@ def crc16_bytes(data: bytes) -> bytes:
 
 
 class Framing(ABC):
-    """Base class of framings, which find messages in a stream of bytes. Other bytes are discarded and counted by
-    reason. `gap_s` is the silence within a message after which the message is given up, or None.
+    """Base class of framings, which find messages in a stream of bytes. Other bytes are dropped and counted. An
+    incomplete message is given up after `gap_s` seconds of silence, or never if `gap_s` is None.
     """
 
     def __init__(self, max_message: int, gap_s: float | None = None) -> None:
@@ -130,8 +130,8 @@ class CobsFraming(Framing):
             self._begun += part
 
     def _ended(self) -> tuple[bytes, str]:
-        """Decode the frame in the buffer. Return its message, and the reason why the frame is invalid, or "" if it is
-        valid.
+        """Decode the frame in the buffer. Return its message, and the reason why it is invalid; the reason is empty for
+        a valid frame.
         """
         if self._is_too_large:
             return b"", "too_large"

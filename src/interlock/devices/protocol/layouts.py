@@ -35,7 +35,7 @@ def is_number(field: Field) -> bool:
 
 
 def is_whole(field: Field) -> bool:
-    """Return whether clients always see the value of this field as a whole number."""
+    """Return whether the values of a field are whole numbers for clients in all cases."""
     return field.type in INTEGERS and float(field.scale).is_integer() and float(field.offset).is_integer()
 
 
@@ -156,7 +156,9 @@ def wire_number(field: Field, value: Any) -> int | float:
 
 
 def shown_number(field: Field, number: int | float) -> int | float:
-    """Convert a received number into the number that clients see. Raise DeviceFault if the description forbids it."""
+    """Convert a received number into the number that clients see. Raise DeviceFault if it is not finite, or outside the
+    limits in the description.
+    """
     return _check_number(field, _shown(field, number), "response_invalid")
 
 

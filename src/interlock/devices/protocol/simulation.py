@@ -47,7 +47,7 @@ class SimulatedDevice:
         return [self._framed(frame_codec.REGISTRATION, each) if self._is_framed else each for each in announced]
 
     def answer(self, message: bytes) -> list[bytes]:
-        """Return the answers to a message. The answer to an unreadable message is an error or nothing."""
+        """Return the answers of the device to a message. An unreadable message gets an error or no answer."""
         try:
             if self._description.profile == "a":
                 return list(self._answer_frame(message))

@@ -118,8 +118,8 @@ Parts = tuple[bytes | memoryview, ...]  # of a body, written one after the other
 
 
 class Handle(msgspec.Struct, eq=False):
-    """A handle with which the sender of a request can abort or pause it. After the final event of the request, its
-    methods do nothing.
+    """A handle with which the sender of a request can pause or abort the request. After the final event, its methods do
+    nothing.
     """
 
     sink: ResponseSink | None
@@ -275,7 +275,7 @@ class HttpConnection(asyncio.Protocol):
             self._let_others()
 
     def _let_others(self) -> None:
-        """Pause reading for one turn of the event loop, so that other connections are served between large pieces."""
+        """Pause reading for one turn of the event loop after a large piece, so that other connections are served."""
         if not self._transport.is_closing():
             self._transport.pause_reading()
             asyncio.get_running_loop().call_soon(self._read_on)

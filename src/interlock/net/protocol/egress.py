@@ -42,7 +42,7 @@ class Permit(enum.Enum):
 
 
 class ProxyRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's request to the proxy: a tunnel, or one request to forward."""
+    """The request of a client to the proxy: to open a tunnel to a host, or to forward one request."""
 
     host: str
     port: int

@@ -155,7 +155,7 @@ def read_claims_untrusted(params: Raw) -> messages.Claims:
 
 @_return_refusal
 def read_held_untrusted(raw: Raw) -> dict[str, str]:
-    """Read a map from subserver_id to the aggregator that has the subserver.
+    """Read the map that says which aggregator has each subserver.
 
     The map is in the answer to mcpax/claim and in later notifications.
     """

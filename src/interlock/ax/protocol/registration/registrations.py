@@ -603,7 +603,7 @@ class Registrations:
         return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
 
     def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
-        """End a session and free its segment.
+        """End the session of a registration and free its segment.
 
         `retaken` means that a new session takes over the names, so that they stay listed.
         """
