@@ -107,7 +107,7 @@ class Consents:
         redirect_uri: str,
         wanted: Sequence[str],
     ) -> RequestedConsent:
-        """Create a consent that a person can give. Return it with the URL of its page.
+        """Ask for the consent of a person. Return it with the URL of the page on which the person can agree.
 
         Identical requests get the same page until it is about to expire.
 

@@ -184,7 +184,7 @@ class _RoomReply:
         self._publish(codec.encode_refusal(id, refusal, draft=True))
 
     def drop(self) -> None:
-        """Do nothing: the request was cancelled."""
+        """Do nothing, because a cancelled request gets no answer."""
 
     def _publish(self, message: bytes) -> EnvelopeRefusal | None:
         envelope = self.room.compose(MCP, OWN, self.to, message, self.request.id)

@@ -156,7 +156,7 @@ _BY_SECRET: Final[tuple[Method, ...]] = ("client_secret_basic", "client_secret_p
 
 
 class Client(msgspec.Struct, frozen=True, kw_only=True):
-    """The node as an OAuth client of one issuer: its id and its credentials, which are sent to no other issuer."""
+    """The identity of the node as an OAuth client at one issuer. Its credentials are sent to no other issuer."""
 
     issuer: str
     client_id: str
