@@ -538,14 +538,9 @@ class RoomLinks:
             if keeper is not None:
                 self._leave(room, participant)
             if seats[participant].connections:
-                self._join(room, seats[participant], path)
-
-    def _join(self, room: Room, seat: Seat, path: tuple[str, ...]) -> None:
-        """Create the link of a participant and start its session."""
-        keeper = ParticipantKeeper(self, room, seat.participant, path)
-        self._by_room[room][seat.participant.id] = keeper
-        self.keepers[keeper.link.segment] = keeper
-        keeper.greet()
+                keeper = ParticipantKeeper(self, room, seats[participant].participant, path)
+                self._by_room[room][participant] = self.keepers[keeper.link.segment] = keeper
+                keeper.greet()
 
     def _leave_all(self, room: Room) -> None:
         for participant in list(self._by_room.get(room, ())):
