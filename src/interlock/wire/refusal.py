@@ -8,6 +8,9 @@ forms of a code are in `FORMS` and nowhere else, so that one refusal looks the s
     Refused        the same as an exception, where the function that refuses is far from the one that answers
     UpstreamError  an error that a server or an MCP-AX parent sent; not a refusal of this node
 
+A room and the operator endpoint send the code itself. The exit status of a command follows from the class of the
+exception (`cli/terminal/errors.py`), because the same code may be the fault of the command line or of the node.
+
 An error of an upstream server passes through as raw JSON, or as an `UpstreamError` where the node has to read it.
 
 Messages and details are sent to peers. They never contain a path, a class name or a trace.
