@@ -259,7 +259,7 @@ def certificate(
     and for trees without a PKI of their own: keep ca.key where it is.
 
     Options:
-        name: Of the node; also its DNS name if --dns gives none.
+        name: The name of the node; also its DNS name if --dns gives none.
         dns: A name it is reached by; may be repeated.
         ip: An address; may be repeated.
         days: How long it lasts.

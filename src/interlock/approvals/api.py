@@ -560,7 +560,7 @@ KIND: Final = operation.ChoiceParameter(
 )
 STATUS: Final = operation.ChoiceParameter(
     name="status",
-    description="Only approvals that stand like this; all: every one.",
+    description="Only approvals with this status; all: every approval.",
     choices=(
         *("pending", "approved", "used", "done", "failed", "unknown"),
         *("denied", "withdrawn", "expired", "void", "all"),

@@ -139,7 +139,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
         route: The segments that lead to it, and its local name.
         era: The era of its link: legacy or modern.
         owner: Who answers for it.
-        caller: The principal whose call the checks are told for.
+        caller: The principal for whose call the checks are shown.
         checks: Every check that a call meets, in order.
     """
 
@@ -234,7 +234,7 @@ WITHHELD: Final = ErrorCase("withheld", 409, "the tool is withheld; the message 
 
 SEARCH: Final = TextParameter(name="search", description="Words: only the tools that fit them best, best first.")
 CALLER: Final = TextParameter(
-    name="as", argument="caller", description="The principal whose call the checks are told for.", default="local"
+    name="as", argument="caller", description="The principal for whose call the checks are shown.", default="local"
 )
 
 

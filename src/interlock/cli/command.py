@@ -87,7 +87,7 @@ class Invocation:
             folder = find_running_folder(self)
             if folder is None:
                 raise
-            self.out.remark(f"warning: {refused.message}; the node goes on as it was")
+            self.out.remark(f"warning: {refused.message}; the node keeps its configuration")
             return folder
 
     @cached_property

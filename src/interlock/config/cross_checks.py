@@ -72,7 +72,7 @@ def _check_tree(settings: Settings) -> None:
     if at and settings.value("ax.require_proof") == "never":
         at.warn(
             "require_proof = 'never' lets every subserver offer tools that change things without proof of who it is",
-            "leave it out, and name whom you trust in [[anchor]] or [[access]]",
+            "leave it out, and name the parties that you trust in [[anchor]] or [[access]]",
         )
 
 
@@ -146,7 +146,7 @@ def _check_issuers_apart(settings: Settings, auth: AuthPlan) -> None:
     if sum(issuer.introspection_url is not None for issuer in auth.issuers) > 1:
         at.wrong(
             "only one entry of 'issuers' in [auth] may have 'introspection_url'",
-            "a token that is not a JWT does not say whose it is, and must not be shown to the wrong server",
+            "a token that is not a JWT does not say which server it is for, and must not be shown to the wrong server",
         )
 
 

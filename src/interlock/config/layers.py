@@ -37,15 +37,15 @@ _TEXT_HINT: Final = "text needs quotes"
 _OPEN_STRING: Final = ("a string is never closed", None)
 _OPENING: Final = {"Unterminated string": '"""', 'Expected "\'"': "'", "Expected \"'''\"": "'''"}
 _SYNTAX: Final[dict[str, tuple[str, str | None]]] = {  # tomllib's words -> ours, with what to do
-    "Invalid value": ("no value stands after '='", _TEXT_HINT),
-    "Expected newline or end of document after a statement": ("the line goes on after its value", _TEXT_HINT),
+    "Invalid value": ("there is no value after '='", _TEXT_HINT),
+    "Expected newline or end of document after a statement": ("there is more text after the value", _TEXT_HINT),
     "Unterminated string": _OPEN_STRING,
     'Expected "\'"': _OPEN_STRING,
     "Expected \"'''\"": _OPEN_STRING,
     "Illegal character '\\n'": ("a string is not closed on its line", None),
     "Found invalid character '\\n'": ("a string is not closed on its line", None),
     "Unclosed array": ("a list has no ',' or ']' here", None),
-    "Unclosed inline table": ("a table in { } has no ',' or '}' here", "it must stand on one line"),
+    "Unclosed inline table": ("a table in { } has no ',' or '}' here", "it must be on one line"),
     "Invalid statement": ("this is neither a [table] nor key = value", None),
     "Expected '=' after a key in a key/value pair": ("a key without '='", "write key = value"),
 }

@@ -420,7 +420,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     ax: Annotated[AxPlan, Section("The tree.")] = AxPlan()
     degraded: Annotated[DegradedPlan, Section("What happens to the tools of a lost subserver.")] = DegradedPlan()
     gate: Annotated[GatePlan, Section("What waits until a person agrees."), AT_ONCE] = GatePlan()
-    approvals: Annotated[ApprovalsPlan, Section("What waits for a decision, and who hears of it."), AT_ONCE] = (
+    approvals: Annotated[ApprovalsPlan, Section("What waits for a decision, and who is notified."), AT_ONCE] = (
         ApprovalsPlan()
     )
     servers: Annotated[

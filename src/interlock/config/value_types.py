@@ -82,7 +82,7 @@ def _find_value(body: str, at: At, *, stored: bool) -> str | WrongValue | None:
         if not stored:
             return at.wrong(
                 f"{at.name} is no place for ${{secrets.{name}}}",
-                "a stored secret can stand in headers, env and auth.client_secret of a server",
+                "a stored secret is allowed in headers, env and auth.client_secret of a server",
             )
         return None
     if not body.startswith(_ENV):

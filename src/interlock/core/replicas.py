@@ -165,4 +165,4 @@ async def tell(watch: Following[Change], takes: list[Take]) -> None:
                 except Exception:  # one that cannot be taken must not keep back those that follow
                     log.exception("what another replica wrote cannot be taken: %s", change.key)
     except StoreError as lost:  # from now on the store refuses everything
-        log.error("what other replicas write is heard no more: %s", lost)
+        log.error("changes of other replicas no longer arrive: %s", lost)

@@ -128,7 +128,7 @@ class DevelopmentAuthority:
         if certificate.exists():
             return False
         if key.exists():
-            raise FileDamaged(f"{key} exists without {certificate}; restore the one, or remove the other to begin anew")
+            raise FileDamaged(f"{key} exists without {certificate}; restore the one, or remove the other to start over")
         private_key = generate_private_key(SECP256R1())
         at = _at(now)
         # The serial number is part of the name, so that the authorities of two organisations are never confused.

@@ -343,7 +343,7 @@ def read_key_untrusted(text: str) -> tuple[Jwk, ...]:
         try:
             public = base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
         except (binascii.Error, ValueError):
-            raise BadKey("what stands behind ed25519: is not base64") from None
+            raise BadKey("the text after ed25519: is not base64") from None
         if len(public) != ED25519_BYTES:
             raise BadKey(f"behind ed25519: stand {ED25519_BYTES} bytes in base64, not {len(public)}")
         return (ed25519_key(public),)

@@ -90,9 +90,9 @@ def read_passkey_untrusted(text: str) -> Jwk:
         raise BadKey(f"it does not begin with {', '.join(f'{algorithm}:' for algorithm in _ALGORITHM_BY_NAME)}")
     id_bytes, key = decode_base64url(credential), decode_base64url(key_text)
     if not id_bytes or len(id_bytes) > CREDENTIAL_BYTES_MAX:
-        raise BadKey("what stands before the second colon is not the id of a credential in base64url")
+        raise BadKey("the text before the second colon is not the id of a credential in base64url")
     if key is None:
-        raise BadKey("what stands behind the second colon is not base64url")
+        raise BadKey("the text after the second colon is not base64url")
     return passkey(_ALGORITHM_BY_NAME[name], credential, key)
 
 

@@ -243,14 +243,14 @@ class Parking:
         if ticket.principal != caller.principal.name or foreign:
             return _refusal("state_foreign", "this requestState belongs to another request")
         if self._clock.wall() > ticket.expires_at:
-            return _refusal("state_expired", "this requestState has expired; send the request anew")
+            return _refusal("state_expired", "this requestState has expired; send the request again")
         if not ticket.handle:
             params.pop("inputResponses", None)
             params.pop("requestState", None)
             return None
         space = self.spaces.get(ticket.handle)
         if space is None or not space.waiting or space.round != ticket.round:
-            return _refusal("state_used", "this requestState was used already; send the request anew")
+            return _refusal("state_used", "this requestState was used already; send the request again")
         call = space.call
         space.waiting = False
         call.return_to(request)

@@ -45,7 +45,7 @@ def _state_refusal(reason: str, why: str) -> Refusal:
 
 STATE_INVALID: Final = _state_refusal("state_invalid", "this requestState was not made here, or was changed")
 STATE_FOREIGN: Final = _state_refusal("state_foreign", "this requestState belongs to another request")
-_STATE_EXPIRED: Final = _state_refusal("state_expired", "this requestState has expired; send the request anew")
+_STATE_EXPIRED: Final = _state_refusal("state_expired", "this requestState has expired; send the request again")
 
 
 class ReturningClient(msgspec.Struct, frozen=True):

@@ -119,7 +119,7 @@ def _add_registration(lines: Details, registration: api.Registration, hops: int)
     interval_ms = registration.heartbeat_interval_ms
     lines.add("heartbeat", f"every {interval_ms} ms" if interval_ms else "none, the link tells")
     below = f", {count(registration.aggregators, 'aggregator')} below" if registration.aggregators else ""
-    spoken = f"MCP-AX {registration.version}" if registration.version else "MCP-AX, its version not said"
+    spoken = f"MCP-AX {registration.version}" if registration.version else "MCP-AX of an unknown version"
     lines.add("away", f"{count(hops, 'hop')}{below}, {registration.transport_class}, {spoken}")
     lines.add("secure by", registration.secure_by)
 

@@ -275,7 +275,7 @@ def bad_task(why: str) -> Refusal:
 
 
 def lost_task(reason: str) -> Refusal:
-    text = f"the connection to this task's server was lost since, and the server knows the task no more: {reason}"
+    text = f"the connection to this task's server was lost since, and the server no longer knows the task: {reason}"
     return Refusal(INVALID_PARAMS, text, {"reason": "task_lost"})
 
 

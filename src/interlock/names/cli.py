@@ -61,7 +61,7 @@ _PROPOSAL: Final[Mapping[str, Any]] = {
     "vendor_prefix": _text("--prefix", "The vendor prefix it falls under.", "PREFIX"),
     "argument_schema": Annotated[Path | None, option("--arguments", "JSON Schema of the arguments.", "FILE")],
     "return_schema": Annotated[Path | None, option("--returns", "JSON Schema of what is returned.", "FILE")],
-    "semantics": _text("--semantics", "What it does, or where that is said.", "TEXT"),
+    "semantics": _text("--semantics", "What it does, or where that is described.", "TEXT"),
     "provisional": _flag("--provisional", "Until the specification has a stable place."),
     "cross_vendor": _flag("--cross-vendor", "Meant for several operators."),
     "breaking": _flag("--breaking", "Callers have to change."),
@@ -457,7 +457,7 @@ def dispute(
     *,
     controller: Annotated[str, option("--controller", "Who used it first.", "NAME")],
     evidence: Annotated[list[str], option("--evidence", "What shows it; may be repeated.", "URL")],
-    date: Annotated[str, option("--date", "Of the first use.", "DAY")],
+    date: Annotated[str, option("--date", "The day of the first use.", "DAY")],
     kind: Annotated[EvidenceKind, typer.Option("--kind", help="What the evidence is.")] = "publication_date",
     override: Override = "",
 ) -> None:
@@ -536,7 +536,7 @@ def sign(
     Options:
         action: request, amend, deprecate and so on.
         subject: The surface name, prefix or request.
-        controller: For whom it is signed.
+        controller: The controller for which it is signed.
         key: The key of the controller on this machine.
         from_: What the action takes, as a JSON object.
         registry: The registry it is for: GET /registry/names names it.  [default: this node]

@@ -112,7 +112,9 @@ class Reload:
             first = invalid.problems[0]
             place = ":".join(str(part) for part in (first.file, first.line) if part is not None)
             self.problem = f"{place + ': ' if place else ''}{first.message}"
-            log.error("the configuration has changed and cannot be used: %s; the node goes on as it was", self.problem)
+            log.error(
+                "the configuration has changed and cannot be used: %s; the node keeps its configuration", self.problem
+            )
             return
         if _file_states(self._paths, self.plan.workspace) != self._seen:
             return  # written while it was read: the next look finds that, and it is read again
@@ -193,7 +195,7 @@ def _keep_faulty_devices(new: Plan, old: Plan) -> tuple[Plan, str | None]:
         before.get(device.segment, device) if device in faulty else device for device in new.devices.described
     )
     devices = msgspec.structs.replace(new.devices, described=described)
-    problem = f"{faulty[0].fault}; the device {faulty[0].segment} goes on as it was"
+    problem = f"{faulty[0].fault}; the device {faulty[0].segment} keeps its description"
     return msgspec.structs.replace(new, devices=devices), problem
 
 

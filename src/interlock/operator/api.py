@@ -253,7 +253,7 @@ UNKNOWN_FILE: Final = ErrorCase("unknown_path", 404, "there is no such file")
 # Operations
 
 GET_STATUS: Final = Operation(
-    "node", "GET /admin/status", "The node as a whole, and how every link stands.", output=Status
+    "node", "GET /admin/status", "The node as a whole, and the state of every link.", output=Status
 )
 GET_METRICS: Final[Operation[None]] = Operation(
     "node",

@@ -260,7 +260,7 @@ def check_key(request: Request, key_untrusted: str) -> None:
     if not is_browser(request.scope.get("state", {}).get("principal", "")):
         return
     if not is_session_key(key_untrusted, request.headers.get("host", ""), request.cookies):
-        message = f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in anew"
+        message = f"a browser's session sends its key as {KEY_HEADER}; interlock open logs in again"
         raise refused_as(cases.SESSION_KEY, message)
 
 

@@ -654,7 +654,7 @@ def _invalid_state(execution: Execution, requested: ExecutionStatus) -> errors.A
 
 def _unavailable(refused: StoreError) -> OperationFailed:
     log.error("the safety loop cannot write: %s", refused)
-    return OperationFailed(errors.internal_error("the node's store cannot be written; nothing goes on"))
+    return OperationFailed(errors.internal_error("the node's store cannot be written; no step can continue"))
 
 
 def _cut(text: Any) -> str | None:

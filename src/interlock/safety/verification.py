@@ -112,7 +112,7 @@ class Verification:
             times = {"expired_at": rfc3339(approval.expires_at), "current_time": rfc3339(self.clock.wall())}
             return failure(Code.TOKEN_EXPIRED, "It has expired; a fresh one is shown to operators", details | times)
         if approval is not None and approval.status is Status.VOID:
-            why = approval.outcome or "it counts no more"
+            why = approval.outcome or "it no longer counts"
             message = f"It is void, and was not used: {why}. Ask for the fresh one"
             return failure(Code.TOKEN_ALREADY_USED, message, {**details, "reason": "void"})
         return failure(Code.TOKEN_ALREADY_USED, "It has already been used", details)

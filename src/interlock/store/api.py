@@ -80,7 +80,7 @@ AFTER: Final = IntegerParameter(
     name="after", description="Records above this sequence.", default=0, minimum=0, maximum=SEQUENCE_MAX
 )
 LIMIT: Final = IntegerParameter(
-    name="limit", description="At most so many; a reader goes on with after.", default=100, minimum=1, maximum=1_000
+    name="limit", description="At most this many; continue with after.", default=100, minimum=1, maximum=1_000
 )
 
 

@@ -70,7 +70,7 @@ def test_all_problems_are_reported_in_the_order_of_the_lines(project: Project) -
     ("text", "line", "column", "said"),
     [
         ("[node]\nlisten = 127.0.0.1:80\n", 2, 15, "text needs quotes"),
-        ("[node]\nlisten =\n", 2, 9, "no value stands after '='"),
+        ("[node]\nlisten =\n", 2, 9, "there is no value after '='"),
         ("[node]\n[auth]\n[node]\n", 3, 6, "a key or table is given twice"),
         ("[node]\nname = 'a'\nname = 'b'\n", 3, 11, "a key or table is given twice"),
         ("[[tool]]\nmatch = 'x'\n[tool]\n", 3, 6, "a key or table is given twice"),

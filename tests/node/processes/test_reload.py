@@ -101,7 +101,7 @@ def test_a_mistake_in_the_file_takes_no_command_away_from_the_running_node(tmp_p
         assert done.returncode == 0, done.stderr
         assert "bench" in done.stdout
         assert "gate_" in done.stderr
-        assert "the node goes on as it was" in done.stderr
+        assert "the node keeps its configuration" in done.stderr
         node.stop()
         away = subprocess.run(command, capture_output=True, text=True, timeout=30)
         assert away.returncode == 1
@@ -127,7 +127,7 @@ def test_a_wrong_description_of_a_device_keeps_nothing_else_from_being_taken_up(
         vent.write_text('profile = "zzz"\n' + DEVICE.read_text())  # it worked until now: it goes on as it was
         said = wait_for(lambda: configuration(node)["problem"], 20)
         assert "vent.toml:" in said
-        assert "the device vent goes on as it was" in said
+        assert "the device vent keeps its description" in said
         rewrite(node, {"more": {"command": raw("echo")}})
         wait_for(lambda: node.link("bench").get("error") == "not_found", 20)
         assert node.link("vent")["state"] == "ready"

@@ -159,7 +159,7 @@ Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it 
 def list_grants(
     invocation: Invocation, *, everything: Annotated[bool, option("--all", "Also those that are over.")] = False
 ) -> None:
-    """List standing grants: for whom, which tool, how often used, how long still.
+    """List standing grants: who uses them, for which tool, how often, and until when.
 
     Examples:
         interlock grants list

@@ -503,8 +503,8 @@ def deny(
     invocation: Invocation,
     id: Reference,
     *,
-    reason: Annotated[str | None, option("--reason", "Why; the caller is told.", "TEXT")] = None,
-    return_: Annotated[bool, option("--return", "Of a request to the registry: to be revised.")] = False,
+    reason: Annotated[str | None, option("--reason", "The reason, which the caller sees.", "TEXT")] = None,
+    return_: Annotated[bool, option("--return", "For a request to the registry: ask for a revision.")] = False,
 ) -> None:
     """Say no to what waits.
 

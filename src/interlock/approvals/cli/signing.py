@@ -131,7 +131,7 @@ def sign_drafted(
     if not out.as_json:
         out.line("\n".join(grant_lines(draft.words)))
     if draft.is_held_below:
-        out.remark("note: a node below holds these calls too, and goes on asking; this grant is for this node alone")
+        out.remark("note: a node below holds these calls too, and still asks; this grant is for this node alone")
     if not yes:
         if not can_ask():
             hint = "run it on a terminal, or with --yes after you have read it"

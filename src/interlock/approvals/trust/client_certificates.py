@@ -129,7 +129,7 @@ class Certificates:
         """
         if why != self._trouble:
             self._trouble = why
-            log.warning("%s; until that is mended no client certificate counts", why)
+            log.warning("%s; until that is corrected, no client certificate counts", why)
         return _UNKNOWN
 
     def _read(self, crl: Path) -> None:

@@ -222,7 +222,7 @@ def read_request(
             oversized = errors.too_large("batch_operations", most, len(items))
             return AqlFailure(oversized.code, f"{oversized.message}: a batch has up to {most} operations")
         if find_duplicate(members, text) is not None:
-            return invalid("'operations' stands twice")
+            return invalid("'operations' occurs twice")
         for item in items:
             if b'"operations"' in bytes(item) and "operations" in (decode_object(item) or {}):
                 return invalid("A batch cannot hold a batch")
@@ -337,4 +337,4 @@ def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments
         return errors.invalid_encoding(where)
     if not doubled:
         return None
-    return errors.invalid_value(where, f"the key '{doubled[0][:100]}' stands twice in one object; send each key once")
+    return errors.invalid_value(where, f"the key '{doubled[0][:100]}' occurs twice in one object; send each key once")

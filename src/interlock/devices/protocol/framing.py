@@ -257,7 +257,7 @@ class SofFraming(Framing):
         """
         data = bytes(self._begun)
         at = 0
-        counted_to = 0  # the end of the last bad frame: what is found within it counts no more
+        counted_to = 0  # the end of the last bad frame: what is found within it no longer counts
         while at < len(data):
             start = data.find(self._sof, at)
             if start != at and (start < 0 or start > counted_to) and not self._is_noise:

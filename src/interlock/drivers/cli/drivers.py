@@ -58,7 +58,8 @@ def list_drivers(invocation: Invocation) -> None:
 
 @verb(app, "show")
 def show(
-    invocation: Invocation, name: Annotated[str, typer.Argument(metavar="NAME", help="Of a driver, or of a contract.")]
+    invocation: Invocation,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a driver or of a contract.")],
 ) -> None:
     """Show what a driver starts, what it may access and which secrets it gets.
 

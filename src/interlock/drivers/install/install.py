@@ -152,7 +152,7 @@ async def repeat(installation: Installation, lock: Locked, options: Mapping[str,
                 return await _download(installation, options, digest)
             case "curl":
                 return await _script(installation, options, digest)
-    raise MethodFailed("the record of this installation is not understood; install the driver anew")
+    raise MethodFailed("the record of this installation is not understood; install the driver again")
 
 
 async def _package(

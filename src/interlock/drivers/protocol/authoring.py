@@ -428,7 +428,7 @@ def _bind_existing(
     renamed = _binding(reference, contract, {"tool_name": name, "argument_mapping": renames})
     if renames and _find_fault(data, renamed, contract, tool) is None:
         pairs = ", ".join(f"{ours} to {theirs}" for ours, theirs in renames.items())
-        reviews.append(f"{contract.id} is bound to {name} with {pairs}; the types match, no more.")
+        reviews.append(f"{contract.id} is bound to {name} with {pairs}; only the types match.")
         return renamed
     message = f"the tool {quoted(name)} does not keep the contract {contract.id} that is there: {fault.message}"
     hint = f"name another contract: --tools {name}:ID"

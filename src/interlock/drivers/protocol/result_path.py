@@ -165,7 +165,7 @@ def read_path(text: str) -> ResultPath | PathFault:
     while at < len(text):
         step_match = _STEP.match(text, at)
         if step_match is None:  # AIP-extract-3
-            reason = "here stands none of .name, ['key'], [N], [*], [?(@.name=='text')]"
+            reason = "there is none of .name, ['key'], [N], [*], [?(@.name=='text')]"
             return PathFault(position=at + 1, reason=reason)
         match step_match.lastgroup:
             case "index":

@@ -245,13 +245,13 @@ class Translator:
                 message = f"{place} needs {part.name or 'a value'}, which is not known here"
                 raise NotTranslatable("variable_unset", message)
             if names_secret(part.name) or holds_token(value):
-                message = f"{place} would hold a secret; it can stand in env, headers and args"
+                message = f"{place} would hold a secret; it is allowed in env, headers and args"
                 raise NotTranslatable("secret_in_place", message)
             self.say("variable_filled", f"{place} holds what {part.name} is now")
             pieces.append(value)
         whole = "".join(pieces)
         if holds_token(whole):
-            raise NotTranslatable("secret_in_place", f"{place} holds a secret; it can stand in env, headers and args")
+            raise NotTranslatable("secret_in_place", f"{place} holds a secret; it is allowed in env, headers and args")
         return whole
 
     def _parts(self, text: str) -> list[Part]:

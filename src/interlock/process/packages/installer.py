@@ -121,7 +121,9 @@ class Installer:
         """
         for requirement in beside:
             if registry != "pypi" or not _REQUIREMENT.fullmatch(requirement):
-                raise PackageUnavailable(f"{requirement[:80]!r} cannot stand beside {text}; write one like mcp<2")
+                raise PackageUnavailable(
+                    f"{requirement[:80]!r} cannot be installed beside {text}; write one like mcp<2"
+                )
         reference = read_reference(registry, text)
         commands = self._commands(text)
         async with self._hold(self.root / registry / f".asking-{reference.folder}", commands):
@@ -359,7 +361,7 @@ async def _put_npm(folder: Path, pins: Pins, commands: _Commands) -> None:
     try:
         wanted = msgspec.json.decode(pins.text, type=_NpmLock).packages[""].dependencies
     except (msgspec.DecodeError, KeyError) as error:
-        raise PackageUnavailable(f"the recorded pins of {pins.name} cannot be read; install it anew") from error
+        raise PackageUnavailable(f"the recorded pins of {pins.name} cannot be read; install it again") from error
     (folder / "package.json").write_bytes(msgspec.json.encode({"private": True, "dependencies": wanted}))
     (folder / "package-lock.json").write_text(pins.text)
     await commands.run(folder, npm, "ci", "--prefix", str(folder), *_NPM_OPTIONS)

@@ -241,7 +241,7 @@ def migrate(
     plan: Annotated[bool, typer.Option("--plan", help="Only show it. This is the default.")] = False,
     apply: Annotated[bool, typer.Option("--apply", help="Make those participants full.")] = False,
 ) -> None:
-    """Show whom mode "mixed" would refuse something.
+    """Show who would be refused something in mode "mixed".
 
     A room with mode = "observe" refuses nothing and records what it would. --apply makes the participants that it
     names full, so that the mode can be changed to "mixed" without stopping them.
@@ -267,7 +267,7 @@ def migrate(
         remedy = f"keeps working with: {one_line(participant.remedy)}"
         out.line("  is full by an admin's grant" if participant.is_full else f"  {remedy}")
     if apply and not all(participant.is_full for participant in observed.participants):
-        out.remark("those whom an admin demoted or removed stay so")
+        out.remark("participants that an admin demoted or removed stay so")
     if apply:
         out.remark(f'now mode = "mixed" for {topic} in interlock.toml refuses nothing of those who are full')
     else:

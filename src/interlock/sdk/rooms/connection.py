@@ -205,7 +205,7 @@ class GatewayConnection:
         ticket = self._place.ticket
         if ticket is not None and self._place.token is None:
             if isinstance(ticket, str) and self._is_ticket_used:
-                raise RoomRefused("ticket_used", "a ticket is good for one connection; give token=, or a function")
+                raise RoomRefused("ticket_used", "a ticket is valid for one connection; give token=, or a function")
             self._is_ticket_used = True
             query["ticket"] = ticket if isinstance(ticket, str) else await ticket()
         return f"{self._place.address}/v0/ws?{urlencode(query)}"
@@ -266,7 +266,7 @@ class GatewayConnection:
                 if not history.more:
                     self._caught_up()
             case "history_gap":
-                log.warning("room %s: some of what was said is no longer kept", self._place.topic)
+                log.warning("room %s: some messages are no longer stored", self._place.topic)
                 self._reader._on_event(envelope)
                 if "after" not in payload:  # no history follows
                     self.position = max(self.position or 0, self._last)

@@ -96,7 +96,7 @@ def _check_placeholders(block: Mapping[str, Any], extensions: Extensions, findin
             hint = "pass it per call with implements[].metadata.interlock.context_arguments"
             findings.add(pointer, plaintext.USER_CONTEXT, message, hint)
         elif code is not None or (fixed and "${" in text):  # AIP-server-13
-            message = "a placeholder stands here that cannot be filled"
+            message = "there is a placeholder here that cannot be filled"
             hint = "write ${secrets.NAME}, in capitals, and only in env, headers, query or args"
             findings.add(pointer, plaintext.PLACEHOLDER_INVALID, message, hint)
         elif pointer.startswith("/server/args/") and plaintext.secret_names(text):
