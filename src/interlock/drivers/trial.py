@@ -49,7 +49,7 @@ Say = Callable[[str], None]
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a trial. `tools` are the decoded tools that the server listed; empty unless the server started."""
+    """Result of a trial: a driver's server was installed and started once. `tools` are the tools that it listed."""
 
     state: DriverState
     code: str | None
@@ -69,10 +69,10 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TrialRunner:
-    """A runner of trials inside `async with`. Messages from the servers are not forwarded to any client."""
+    """Runner of trials, in which a driver's server is installed and started once. It works only inside `async with`."""
 
     def __init__(self, plan: Plan, *, newest: bool = False) -> None:
-        """Prepare to run trials. With `newest`, the record of the installed release is neither used nor changed."""
+        """Prepare to run trials. With `newest`, install the newest releases, and do not record them."""
         self.plan = plan
         self._newest = newest
         self.clock = Clock()
@@ -87,7 +87,7 @@ class TrialRunner:
         self._stack = AsyncExitStack()
 
     async def __aenter__(self) -> Self:
-        """Open the stores and start what a trial needs. Raise StoreError if a store cannot be opened."""
+        """Open the stores and the other parts that trials need. Raise StoreError if a store cannot be opened."""
         plan = self.plan
         parts: tuple[Part, ...] = (self.store, self._audit, self._credentials, self._eras, self._reaper)
         for part in parts:
@@ -131,8 +131,8 @@ class TrialRunner:
         await self._stack.aclose()
 
     async def run_once(self, declared: Declared, say: Say) -> TrialResult:
-        """Start the server of a driver once and return the result. `say` is called with each step of installing and
-        starting.
+        """Install and start the server of a driver, ask it for its tools, and stop it. `say` is called with a text for
+        each step.
         """
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is tried)
@@ -177,7 +177,9 @@ class TrialRunner:
 
 
 class _TrialEvents(LinkEvents):
-    """Link events of a trial. There is no client, so questions of the server are refused and messages are discarded."""
+    """Handler of what servers send during a trial. There is no client, so questions are refused and messages
+    discarded.
+    """
 
     def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:
         return Refusal(METHOD_NOT_FOUND, "no client can be asked during a trial run")
@@ -209,7 +211,7 @@ _READ_ONLY: Final = re.compile(
 
 
 def advice(trial: TrialResult, server: Mapping[str, Any], beside: Sequence[str] = ()) -> str:
-    """Return what the user can do about a failed start.
+    """Return what a person can do about a server that could not be installed or started in a trial.
 
     `server` is the server block of the driver. `beside` lists packages that were installed with the server.
     """

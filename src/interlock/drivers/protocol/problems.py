@@ -22,7 +22,7 @@ from interlock.wire.refusal import Refusal
 
 
 class DriverRefusal(Refusal, frozen=True, kw_only=True):
-    """The failure of a call through a driver.
+    """Refusal of a call that a driver could not carry out. `retryable` says whether another try may succeed.
 
     The client receives `code`, `message` and `retryable`. `cause` is for the operator only and contains no secret.
     """
@@ -60,7 +60,7 @@ class FileProblem(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_refused(problems: Iterable[FileProblem]) -> bool:
-    """Return whether there is an error among the problems."""
+    """Return whether any of the problems is an error."""
     return any(each.severity == "error" for each in problems)
 
 
@@ -79,7 +79,7 @@ class ParsedFile(msgspec.Struct, Generic[Value], frozen=True, kw_only=True):
 
 
 class Places(msgspec.Struct, frozen=True, kw_only=True):
-    """Line numbers of the fields of a file, for problems that are found after the file was read."""
+    """Lines on which the fields of a file are written, so that problems found later can name the line."""
 
     file: str
     lines: Mapping[str, int] = {}  # JSON pointer -> line, counted from 1
@@ -96,7 +96,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
         return self.lines[pointer]
 
     def problem(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> FileProblem:
-        """Return a problem with the line of the field that `pointer` names."""
+        """Return a problem with the field that `pointer` (a JSON pointer) names, and its line."""
         file, line = self.file, self.line(pointer)
         return FileProblem(
             file=file, line=line, field=pointer, code=code, message=message, hint=hint, severity=severity
@@ -104,21 +104,21 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileFindings:
-    """Problems of one file, to which each check of the file adds."""
+    """Collection of the problems of one file, to which every check of the file adds."""
 
     def __init__(self, places: Places) -> None:
         self.places = places
         self.problems: list[FileProblem] = []
 
     def add(self, pointer: str, code: str, message: str, hint: str, severity: Severity = "error") -> None:
-        """Add a problem at the field that `pointer` names."""
+        """Add a problem with the field that `pointer` (a JSON pointer) names."""
         self.problems.append(self.places.problem(pointer, code, message, hint, severity))
 
     def add_invalid(self, pointer: str, message: str, hint: str) -> None:
-        """Add an error with the code of schema errors, for a rule about a single value that a schema cannot express."""
+        """Add an error about a value that breaks a rule which no JSON Schema can express."""
         self.add(pointer, SCHEMA_INVALID, message, hint)
 
     @property
     def refused(self) -> bool:
-        """Return whether there is an error among the problems."""
+        """Return whether any of the problems is an error, so that the file cannot be used."""
         return is_refused(self.problems)

@@ -38,7 +38,7 @@ _MESSAGES: Final = {
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that binds the contract, with its present state."""
+    """A driver that could serve a call of the contract, and its present state."""
 
     driver: Driver
     binding: ToolBinding
@@ -67,7 +67,7 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """A call for which a driver is to be chosen."""
+    """Description of a call for which a driver is to be chosen."""
 
     contract: Contract
     inputs: Collection[str]  # the names of the inputs this call uses
@@ -78,7 +78,9 @@ class SelectionRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The operator's policy for the choice of drivers. `allow` and `deny` contain tags, which are compared exactly."""
+    """The operator's rules for the choice of drivers: tags that a driver must have (`allow`) or must not have
+    (`deny`).
+    """
 
     allow: tuple[str, ...] = ()  # empty: any
     deny: tuple[str, ...] = ()
@@ -86,7 +88,7 @@ class SelectionPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Rejection(NamedTuple):
-    """Rejection of a driver for a call, with the phase and the reason."""
+    """Reason why a driver may not serve a call, and the phase of the selection in which it was found."""
 
     driver: str  # id@major
     phase: int
@@ -95,7 +97,9 @@ class Rejection(NamedTuple):
 
 
 class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver that may serve the call, with its cost. `check_first` requires a health check before the call."""
+    """A driver that may serve a call, and the cost of the call. With `check_first`, its health must be checked
+    before.
+    """
 
     candidate: Candidate
     cost_units: float
@@ -103,7 +107,7 @@ class SelectionChoice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a selection: the drivers to try, best first, or an error if there is none."""
+    """Result of choosing drivers for a call: the drivers to try, best first, or an error if there is none."""
 
     ranked: tuple[SelectionChoice, ...] = ()  # a pinned call has at most one, because it never falls back
     rejected: tuple[Rejection, ...] = ()
@@ -113,7 +117,7 @@ class DriverResolution(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def chosen(self) -> Candidate | None:
-        """Return the best driver, or None if no driver remains."""
+        """Return the best driver for the call, or None if no driver may serve it."""
         return self.ranked[0].candidate if self.ranked else None
 
 
@@ -149,7 +153,7 @@ def resolve(request: SelectionRequest, candidates: Sequence[Candidate], policy: 
 
 
 def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dict[str, Any]:
-    """Return the fields of the audit record driver.resolved, without user, workspace and time.
+    """Return the members of the audit row that says how a driver was chosen, without user, workspace and time.
 
     They contain names and reasons, but no values of inputs.
     """
@@ -171,7 +175,7 @@ def resolved_row(request: SelectionRequest, resolution: DriverResolution) -> dic
 
 
 def cost_units(contract: Contract, candidate: Candidate) -> float:
-    """Return the cost of one call in millicents.
+    """Return the cost of one call of the contract through this driver, in millicents.
 
     It is the cost in the binding, or else in the driver, or else the cost of the contract's class.
     """
@@ -184,7 +188,9 @@ def cost_units(contract: Contract, candidate: Candidate) -> float:
 def _rejections(
     request: SelectionRequest, candidate: Candidate, policy: SelectionPolicy
 ) -> Iterator[tuple[int, str, str]]:
-    """Yield why a driver may not serve a call: the phase that rejects it, a code and a reason. The first one counts."""
+    """Yield the reasons why a driver may not serve a call: the phase, a code and a text. Only the first reason
+    counts.
+    """
     contract, binding, driver = request.contract, candidate.binding, candidate.driver
     # Phase 1: does the driver fit the contract and the inputs of the call?
     if not satisfies(contract.version, binding.version):  # AIP-30.resolve-1
@@ -218,13 +224,13 @@ def _rejections(
 
 
 def _is_check_outdated(request: SelectionRequest, candidate: Candidate) -> bool:
-    """Return whether a driver's failed health check is so old that the driver may be tried again."""
+    """Return whether a driver's failed health check is so long ago that the driver may be tried again."""
     age_s = request.now - (candidate.failed_at or 0.0)
     return candidate.is_failing and age_s > HEALTH_COUNTS * candidate.every_s
 
 
 def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate]) -> tuple[list[SelectionChoice], str]:
-    """Rank the drivers from best to worst (phase 5).
+    """Rank the drivers that may serve a call from best to worst (phase 5).
 
     Also return the name of the criterion that placed the best driver before the second.
     """
@@ -240,7 +246,7 @@ def _rank_candidates(request: SelectionRequest, candidates: Sequence[Candidate])
 
 
 def _rank(contract: Contract, candidate: Candidate) -> dict[str, Any]:
-    """Return the criteria that rank a driver, in the order in which they are compared. Smaller values are better."""
+    """Return the criteria by which drivers are ranked, the most important first. Smaller values are better."""
     driver = candidate.driver
     return {
         "default_implementation": driver.id != contract.default_implementation,  # AIP-30.resolve-5
@@ -257,7 +263,7 @@ def _is_named(candidate: Candidate, name: str) -> bool:
 
 
 def _pin_error(pinned: str, candidates: Sequence[Candidate], rejected: Sequence[Rejection]) -> DriverRefusal:
-    """Return the error for a call whose pinned driver was rejected or is not among the candidates.
+    """Return the error for a call that only one driver may serve, if this driver was rejected or does not exist.
 
     The error's cause names the phase of the rejection and the reason (phase 4).
     """

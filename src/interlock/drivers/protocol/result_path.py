@@ -23,13 +23,13 @@ PROGRAM_BYTES_MAX: Final = 1024 * 1024
 
 
 class RecordPattern(msgspec.Struct, frozen=True, kw_only=True):
-    """A compiled pattern that converts a line of text to a record of its named groups."""
+    """A regular expression that turns a line of text into a record, with one field for each named group."""
 
     compiled: Any
     groups: tuple[str, ...]
 
     def record(self, line: str) -> dict[str, str] | None:
-        """Return the named groups that matched in a line, or None if the line does not match."""
+        """Return the record that a line of text contains, or None if the line does not match."""
         groups = self.compiled.fullmatch(line)
         if groups is None:
             return None
@@ -37,7 +37,7 @@ class RecordPattern(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_pattern(text: str) -> RecordPattern | str:
-    """Compile a pattern, or return a message that describes its error."""
+    """Compile a regular expression, or return a text that says what is wrong with it."""
     if len(text) > PATTERN_CHARS_MAX:
         return f"a pattern has at most {PATTERN_CHARS_MAX} characters"
     try:
@@ -117,14 +117,14 @@ Step = NameStep | IndexStep | EachStep | WhereStep
 
 
 class PathFault(msgspec.Struct, frozen=True, kw_only=True):
-    """Syntax error in a path: the position of the character, counted from 1, and the reason."""
+    """Syntax error in a path: the position of the character, counted from 1, and what is wrong."""
 
     position: int
     reason: str
 
 
 class Miss(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of following a path that leads nowhere: the step that failed, and what was found instead.
+    """Result of following a path that leads nowhere: the step that failed, and what is there instead.
 
     `there` may contain names of members but never values.
     """
@@ -137,13 +137,13 @@ class Miss(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResultPath(msgspec.Struct, frozen=True, kw_only=True):
-    """A parsed path into the result of a server."""
+    """A parsed path such as $.rows[0].name, which selects a value in a server's result."""
 
     steps: tuple[Step, ...] = ()
 
     @property
     def only_name(self) -> str | None:
-        """Return the name if the path consists of a single name, otherwise None."""
+        """Return the name if the path is a single name such as $.content, otherwise None."""
         return self.steps[0].key if len(self.steps) == 1 and isinstance(self.steps[0], NameStep) else None
 
     def __str__(self) -> str:

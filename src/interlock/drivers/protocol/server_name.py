@@ -8,12 +8,12 @@ from interlock.ax.protocol.names import normalise
 
 
 def exposed_segment(driver_id: str) -> str:
-    """Return the server name for a driver id: filesystem for filesystem-mcp."""
+    """Return the name under which people see the server of a driver: filesystem for the driver filesystem-mcp."""
     return normalise(driver_id.removesuffix("-mcp") or driver_id)
 
 
 def server_name(segment: str) -> str:
-    """Return the server name for a link's segment: filesystem for filesystem-mcp@1.
+    """Return the name under which people see a server: filesystem for the segment filesystem-mcp@1 of a driver.
 
     A segment without '@' does not belong to a driver and is returned unchanged. The suffix of a server that runs for
     one caller is kept: filesystem-mcp@1+5f2a gives filesystem+5f2a.
@@ -26,5 +26,5 @@ def server_name(segment: str) -> str:
 
 
 def settings_place(segment: str) -> str:
-    """Return the place where a person writes the settings of this server: a file, or a section of the configuration."""
+    """Return where a person finds the settings of a server: in its DRIVER.md, or in a section of the configuration."""
     return "its DRIVER.md" if "@" in segment else f"[servers.{segment}]"

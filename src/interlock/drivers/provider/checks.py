@@ -65,7 +65,7 @@ BUCKET: Final = "driver_snapshots"
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a check, with a digest of its inputs."""
+    """Stored result of comparing a server with its contracts, and a digest of what was compared."""
 
     about: str  # the driver's folder, its contracts and what was installed
     protocol: str
@@ -73,13 +73,13 @@ class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def about(folder: str, installed: Installed | None, contracts: Iterable[Contract]) -> str:
-    """Return a digest of the inputs of a check. `folder` is the digest of the driver's files."""
+    """Return a digest of everything on which the result of comparing a server with its contracts depends."""
     package = "" if installed is None else f"{installed.version} {installed.lock.integrity}"
     return sha256(msgspec.json.encode([folder, package, list(contracts)])).hexdigest()
 
 
 class Snapshots:
-    """Storage of the last check result of one driver."""
+    """Storage of the last result of comparing one driver's server with its contracts."""
 
     def __init__(self, kv: KeyValue, clock: Clock, key: str) -> None:
         self._kv = kv
@@ -88,7 +88,8 @@ class Snapshots:
         self._last: Snapshot | None = None
 
     async def find(self, wanted: str) -> Snapshot | None:
-        """Return the last snapshot. Return None if there is none, it is damaged, or its inputs differ from `wanted`.
+        """Return the stored result if it is about `wanted`, the digest of what would be compared now. Otherwise return
+        None.
 
         Raise StoreError if the store cannot be read.
         """
@@ -113,7 +114,9 @@ OnMismatch = Literal["reject", "drop_binding"]
 
 
 class ContractVerdict(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a check: the resulting state of the driver, the bindings that hold, and all problems, errors first."""
+    """Result of comparing a server with its contracts: the new state of the driver, the bindings that fit, and all
+    problems.
+    """
 
     state: DriverState
     bound: Mapping[str, Bound]  # by the contract's id
@@ -136,7 +139,7 @@ def check(
     earlier: Mapping[str, Bound],
     entry: HookEntry | None = None,
 ) -> ContractVerdict:
-    """Compare the lists of a server with the contracts that its driver binds.
+    """Compare the tools that a server lists with the contracts that its driver binds to them.
 
     `contracts` maps the index of each binding to its contract. `earlier` holds the bindings of the previous check: if a
     tool definition has changed since then but still fits, this is only reported as a note (AIP-tools-10). `entry`
@@ -176,8 +179,8 @@ def check(
 
 
 def greeting_warnings(driver: Driver, facts: ServerFacts, transport: str) -> Iterator[FileProblem]:
-    """Yield warnings about harmless differences between what the server reports on connecting and what the file
-    declares.
+    """Yield warnings if the server's MCP version or transport is not what its driver declares. Neither prevents its
+    use.
     """
     target = driver.protocol_version
     if target is not None and facts.version < target:  # AIP-proto-3
@@ -280,14 +283,14 @@ REFRESH_MS: Final = 30_000
 
 
 class HealthSchedule:
-    """Health checks of one driver: periodic checks, and an immediate one when a call needs the outcome.
+    """Health checks of one driver's server, at intervals and whenever a call needs to know whether the server works.
 
     It also refreshes the driver's login (AIP-30.auth-1). A call waits for that when more time than `every` in
     auth.refresh has passed.
     """
 
     def __init__(self, provider: "DriverProvider", installed: installation.Installed, keeper: DriverKeeper) -> None:
-        """Prepare the checks. After each check `provider.on_health` is called with its outcome."""
+        """Prepare the health checks. Each result is passed to `provider.on_health`."""
         self.passed_at: float | None = None  # in the time of the clock
         self.failed_at: float | None = None
         self.driver = driver = provider.driver
@@ -310,9 +313,7 @@ class HealthSchedule:
         await self._checking.close()
 
     async def check(self) -> str | None:
-        """Check the server now. Return the reason why it is not healthy, or None if it is healthy or has nothing to
-        check.
-        """
+        """Check the server now. Return why it does not work, or None if it works or nothing can be checked."""
         check = self.driver.health_check
         probing = None if check is None else self.probe(check)
         if probing is None:
@@ -331,7 +332,8 @@ class HealthSchedule:
             await self.check()
 
     def probe(self, check: HealthCheck) -> Awaitable[str | None] | None:
-        """Return an awaitable that runs the given check and returns its outcome.
+        """Return an awaitable that carries out a health check. Its result says why the check failed, or is None if it
+        passed.
 
         Return None if there is nothing to check, for example when a ping would wake a sleeping server.
         """
@@ -370,12 +372,12 @@ class HealthSchedule:
 
     @property
     def is_login_due(self) -> bool:
-        """Return whether the login was last refreshed longer ago than the driver file allows."""
+        """Return whether the login has to be refreshed, because the last time is too long ago."""
         is_repeated = self._login_every_s < inf
         return is_repeated and self.clock.now() - self._login_refreshed_at >= self._login_every_s
 
     async def refresh_login(self) -> None:
-        """Refresh the login if that is due. Its command or request is run in the same way as a health check.
+        """Refresh the login of the server if that is due, with the command or the request that the driver names.
 
         All waiting calls share one refresh. If it fails, the failure is logged for the operator and the calls continue,
         because the login may still be valid. If it is not, the server's response shows that.

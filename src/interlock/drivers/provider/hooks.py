@@ -53,7 +53,7 @@ _BOOT: Final = "import sys; path = sys.argv[1] + '/worker.py'; exec(compile(open
 
 
 class HookFailed(Exception):
-    """Error for a hook that failed. The message explains why, for the operator. `code` is set if driver.py cannot be
+    """Error: a hook of a driver.py failed. The message tells the operator why. `code` says why a driver.py could not be
     loaded.
     """
 
@@ -64,7 +64,7 @@ class HookFailed(Exception):
 
 @dataclass(eq=False, kw_only=True)
 class HookProcess:
-    """The process that runs a driver.py. `load` and `ask` start the process if it is not running."""
+    """Process that runs the hooks of a driver.py in a sandbox. It is started when it is needed."""
 
     name: str  # the driver's, with its major version
     folder: Path
@@ -89,7 +89,7 @@ class HookProcess:
         return None if self._run is None else self._run.child.pid
 
     async def load(self) -> HookEntry:
-        """Start the process and return what driver.py declares.
+        """Start the process if it is not running, and return what driver.py declares.
 
         Raise SandboxFailed or ChildStartFailed if the process cannot be started, and HookFailed if driver.py cannot be
         loaded.
@@ -100,7 +100,7 @@ class HookProcess:
             return self._entry
 
     async def ask(self, hook: str, **what: Any) -> Any:
-        """Call a hook with `what` as its arguments and return its value. Raise HookFailed if it fails.
+        """Call a hook in the process and return its value. `what` are its arguments. Raise HookFailed if it fails.
 
         A caller may be cancelled while it waits without affecting other callers.
         """
@@ -134,7 +134,7 @@ class HookProcess:
                 self._rest_later()
 
     async def _ensure_running(self) -> "_HookRun":
-        """Return the current run of the process, and start one if there is none.
+        """Return the running process. Start it if there is none.
 
         Raise HookFailed, SandboxFailed or ChildStartFailed if the start fails.
         """
@@ -164,7 +164,7 @@ class HookProcess:
         return run
 
     async def _make_sandbox(self) -> tuple[Sandbox | None, tuple[str, ...], StderrRing]:
-        """Return the sandbox, the command, and the buffer for stderr.
+        """Return what a new process needs: its sandbox, its command, and the buffer for its standard error.
 
         The sandbox is None if none is available here and the driver may run without one. Raise SandboxFailed if the
         sandbox cannot be made.
@@ -186,7 +186,7 @@ class HookProcess:
             raise
 
     def _find_changed_module(self) -> str | None:
-        """Return the name of the first Python module that differs from the accepted version or cannot be read.
+        """Return the name of a Python file of the driver that is not as a person accepted it.
 
         Return None if all are unchanged. Blocks on file access.
         """
@@ -217,7 +217,7 @@ class HookProcess:
 
 
 class _HookRun:
-    """A run of the hook process, from its start to its end. It receives the lines that the process writes."""
+    """A run of the hook process, from start to end. It receives the lines that the process writes."""
 
     def __init__(
         self, sandbox: Sandbox | None, argv: tuple[str, ...], stderr: StderrRing, connector_parts: ConnectorParts
@@ -306,7 +306,7 @@ TRANSFORM: Final = "transform"
 
 
 class DriverHooks:
-    """Hooks of one driver, which `load_hooks` has loaded and checked."""
+    """The hooks of one driver, after they were loaded and checked."""
 
     def __init__(
         self, driver: Driver, entry: HookEntry, process: HookProcess, problems: tuple[FileProblem, ...]
@@ -317,13 +317,13 @@ class DriverHooks:
         self._driver = driver
 
     def makes_arguments(self, bound: Bound) -> bool:
-        """Return whether a hook (build_arguments or a transform) produces arguments for calls of this binding."""
+        """Return whether a hook takes part in making the arguments of calls."""
         return self.entry.builds or any(each.transform is not None for each in bound.feeding.inputs.values())
 
     async def arguments(
         self, bound: Bound, values: Mapping[str, Any], context: Mapping[str, Any]
     ) -> dict[str, Any] | DriverRefusal:
-        """Return the arguments to send to the server, checked with `bound.check_arguments`, or a refusal."""
+        """Let the hooks make the arguments for the server from the input of a call. Return a refusal if that fails."""
         rules = {name: each.transform for name, each in bound.feeding.inputs.items() if each.transform is not None}
         wanted = {name: (transform, values[name]) for name, transform in rules.items() if name in values}
         try:
@@ -342,7 +342,7 @@ class DriverHooks:
         return mapped if isinstance(mapped, DriverRefusal) else bound.check_arguments(mapped)
 
     async def value(self, bound: Bound, result: Mapping[str, Any]) -> Any:
-        """Return the value for the contract, checked with `bound.satisfying`, or a DriverRefusal.
+        """Let the hook parse_tool_result read a result of the server. Return the contract's value, or a DriverRefusal.
 
         A result that the server marked as an error is always a refusal (AIP-tools-13).
         """
@@ -366,7 +366,7 @@ class DriverHooks:
 
 
 async def load_hooks(driver: Driver, contracts: Collection[str], folder: Path, process: HookProcess) -> DriverHooks:
-    """Load driver.py and check it against the driver file.
+    """Load the hooks of a driver, and check that driver.py and DRIVER.md agree.
 
     `contracts` are the ids of the contracts that the driver binds. Raise HookFailed if driver.py does not match the
     file or cannot be loaded, and SandboxFailed or ChildStartFailed if its process cannot be started.

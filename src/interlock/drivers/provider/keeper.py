@@ -61,7 +61,7 @@ Installer = Callable[[Driver, Path, Callable[[str], None]], Awaitable[Installed 
 
 
 class DriverEnvironment(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the node that all drivers use."""
+    """Parts of the node that every driver's provider uses."""
 
     plan: DriversPlan
     data: Path
@@ -84,9 +84,7 @@ _EXCEPTION_NAMES = {
 
 
 class DriverLink(ServerLink):
-    """Link of a driver's server. It redacts secrets, and detects an expired login as `expiry.detect` in the file
-    describes.
-    """
+    """Connection to a driver's server. It replaces secrets in messages, and notices when the login has expired."""
 
     def __init__(
         self, plan: ServerPlan, events: LinkEvents, provider: "DriverProvider", revealer: DriverRevealer
@@ -143,7 +141,9 @@ _MAY_NOT_ASK: Final = Refusal(METHOD_NOT_FOUND, "the client offers no such thing
 
 
 class DriverKeeper(ServerKeeper):
-    """Keeper of one process or connection of a driver's server, for the tenant or user of its revealer."""
+    """Keeper of one process of a driver's server, or of one connection to it: starts it, reads its lists, and starts it
+    again after a failure.
+    """
 
     link: ServerLink
     is_offered = False
@@ -189,7 +189,7 @@ class DriverKeeper(ServerKeeper):
 
     @property
     def is_current(self) -> bool:
-        """Return whether the list of tools was read and is still up to date (AIP-tools-10)."""
+        """Return whether the server's list of tools was read and has not expired since (AIP-tools-10)."""
         reading = self._relists.get("tools")
         if self.listing is None or (reading is not None and not reading.done()):
             return False
@@ -197,7 +197,7 @@ class DriverKeeper(ServerKeeper):
         return ttl_s is None or self._connector_parts.clock.now() - self.listed_at["tools"] < max(LEAST_TTL_S, ttl_s)
 
     async def come_up(self) -> bool:
-        """Wait until the server can be used or a series of attempts has failed. Return whether it can be used.
+        """Wait until the server can be used or starting it has failed. Return whether it can be used.
 
         Return False at once while the server is barred because it ended too often.
         """
@@ -242,7 +242,7 @@ class DriverKeeper(ServerKeeper):
             super().on_elicitation_complete(link, params)
 
     def on_vendor_notification(self, link: ConnectedLink, notification: Notification) -> None:
-        """Ignore the notification, because clients see contracts and not this server."""
+        """Ignore a notification that only this server defines, because clients see contracts and not this server."""
 
     def on_unauthorised(self, link: ConnectedLink, what: Undelivered) -> None:
         self.refused(what)
@@ -260,9 +260,7 @@ class DriverKeeper(ServerKeeper):
         self._provider.settled.set()
 
     async def _stock(self) -> None:
-        """Read the lists of the server, and stop waiting if the server disconnects, because the lists would never
-        arrive.
-        """
+        """Read the server's lists. Stop waiting if the connection is lost, because the lists would never arrive."""
         reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
@@ -275,7 +273,9 @@ class DriverKeeper(ServerKeeper):
             await asyncio.gather(reading, lost, return_exceptions=True)
 
     async def _read_lists(self) -> None:
-        """Read the lists one after the other (AIP-proto-4). Raise ConnectFailed if a list cannot be read."""
+        """Read the server's lists of tools, prompts and resources one after the other (AIP-proto-4). Raise
+        ConnectFailed if one cannot be read.
+        """
         seal = self._provider.seal
         # AIP-security-13
         if seal is not None and self._sealed is not None and not await seal.is_same(self._sealed):
@@ -324,8 +324,8 @@ LOOK_AGAIN_S: Final = 1.0  # for a place that processes of other servers leave: 
 
 
 class Instance:
-    """A process of a driver's server, or a connection to it. `who` is its tenant or user, or None if all callers share
-    it.
+    """A process of a driver's server, or a connection to it. `who` is the tenant or user that it belongs to, or None if
+    all callers share it.
     """
 
     def __init__(self, who: str | None, keeper: DriverKeeper, now: float) -> None:
@@ -345,12 +345,12 @@ class Instance:
 
     @property
     def is_fit(self) -> bool:
-        """Return whether the tools that the process last listed fit at least one contract."""
+        """Return whether the tools that the process last listed fit the driver's contracts, or some of them."""
         return self.verdict is not None and self.verdict.state in (DriverState.READY, DriverState.PARTIAL)
 
 
 class InstanceLease:
-    """A lease of one process for one call. While the lease is held, the process does not end or sleep for being idle.
+    """Reservation of a process for one call. While it lasts, the process is not ended for being idle.
 
     A restart, or a stop that is not immediate, waits for the lease, but only for a limited time.
     """
@@ -376,7 +376,8 @@ class Instances:
     def __init__(
         self, driver: Driver, environment: DriverEnvironment, make: Callable[[str | None], DriverKeeper]
     ) -> None:
-        """Prepare to manage the processes of a driver. `make` returns a keeper that is not started.
+        """Prepare to manage the processes of a driver. `make` creates the keeper of a new process, for a tenant or
+        user.
 
         The node's limit for the processes of all drivers does not count connections. If the server may ask the client
         of a call, a process serves one call at a time, so that a question can only belong to that client (AIP-proto-6).
@@ -399,7 +400,7 @@ class Instances:
         self._process_limit.pools.add(self)
 
     def __len__(self) -> int:
-        """Return the number of processes that belong to a tenant or user."""
+        """Return the number of processes that belong to single tenants or users."""
         return len(self._tenants())
 
     def _tenants(self) -> list[Instance]:
@@ -417,7 +418,7 @@ class Instances:
 
     @contextlib.asynccontextmanager
     async def hold_unleased(self, instance: Instance, seconds: float) -> AsyncIterator[None]:
-        """Grant no new lease of a process until the context exits.
+        """Wait until the calls of a process have ended, and give it no new call until the context exits.
 
         The context is entered when the last lease is released, or after `seconds`, even if leases are left then.
         """
@@ -440,15 +441,17 @@ class Instances:
         return self._of.get(who)
 
     def lend(self, instance: Instance) -> InstanceLease | None:
-        """Lease the process. Return None if it is about to stop, or serves another call and may serve only one."""
+        """Reserve a process for a call. Return None if the process is about to stop, or may serve only one call at a
+        time and is busy.
+        """
         if instance.leases_ended is not None or (instance.leases and self._one_by_one):
             return None
         instance.used_at = self._clock.now()
         return InstanceLease(self, instance)
 
     async def borrow(self, who: str | None, seconds: float) -> InstanceLease | None:
-        """Lease the process of a tenant or user, and start one if there is none. Return None if all stay busy for
-        `seconds`.
+        """Reserve the process of a tenant or user for a call, and start one if there is none. Return None if no process
+        becomes free within `seconds`.
         """
         deadline = self._clock.now() + seconds
         while True:
@@ -473,7 +476,7 @@ class Instances:
                 return None
 
     def _end_idle(self, among: Iterable[Instance]) -> None:
-        """End the process that has been idle the longest. Do nothing if none is idle."""
+        """End the process that has been idle longest, if any is idle."""
         idle = [instance for instance in among if instance.is_idle]
         if idle:
             self._end(min(idle, key=lambda instance: instance.used_at))
@@ -498,7 +501,7 @@ class Instances:
         return [instance for instance in self._tenants() if instance.used_at <= before]
 
     async def _wait_for_release(self, seconds: float) -> bool:
-        """Wait until a lease or a place for a process may have become free. Return False after `seconds`."""
+        """Wait until a process may have become free. Return False if that takes longer than `seconds`."""
         freed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._waiting.append(freed)
         try:
@@ -526,12 +529,12 @@ class Instances:
     # Idle
 
     def watch(self, instance: Instance) -> None:
-        """Start the idle timer of a running process."""
+        """Begin to measure how long a process is idle."""
         if self._idle_s is not None and instance.watch is None:
             instance.watch = asyncio.get_running_loop().call_later(self._idle_s, self._look, instance)
 
     def rest(self, instance: Instance) -> None:
-        """Put the process to sleep or end it now, without waiting for the idle time."""
+        """End a process now, although its idle time is not over. A shared process is only put to sleep."""
         if instance.watch is not None:
             instance.watch.cancel()
             instance.watch = None
@@ -557,7 +560,7 @@ class Instances:
         self._ending.begin(self._stop(instance)).add_done_callback(lambda _: self._free())
 
     async def wait_until_free(self, seconds: float) -> None:
-        """Wait until no process is leased, for at most `seconds`."""
+        """Wait until no process serves a call, but at most `seconds`."""
         deadline = self._clock.now() + seconds
         while any(instance.leases for instance in self._of.values()):
             if not await self._wait_for_release(deadline - self._clock.now()):

@@ -78,8 +78,8 @@ _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 
 
 class DeclaredEras:
-    """The protocol era of one driver's server: the one it last used, or else the legacy era if its declared version
-    belongs to it (AIP-proto-3).
+    """Memory of the MCP era (legacy or modern) that a driver's server speaks. Until it is known, the MCP version in the
+    driver's file decides (AIP-proto-3).
     """
 
     def __init__(self, provider: "DriverProvider") -> None:
@@ -95,8 +95,10 @@ class DeclaredEras:
 
 
 class DriverProvider:
-    """The provider of one trusted driver. Contracts and operations may read its attributes up to and including
-    `settled`.
+    """Service that runs the server of one trusted driver: it installs and starts the server, checks its tools, and
+    lends its processes to calls.
+
+    Contracts and operations may read its attributes up to and including `settled`.
     """
 
     def __init__(
@@ -108,7 +110,7 @@ class DriverProvider:
         on_changed: OnChanged | None = None,
         on_step: OnStep | None = None,
     ) -> None:
-        """Prepare to run the server of a driver.
+        """Prepare to run the server of a driver, without starting anything.
 
         `seal` checks that the folder still has the trusted content. `on_changed` is called when the driver offers
         something different, but not when only its state changes. `on_step` is called with each new state and its
@@ -182,14 +184,14 @@ class DriverProvider:
         self._starting.begin(self._begin(), f"driver {self.driver.key}")
 
     def succeed(self, other: "DriverProvider") -> None:
-        """Offer the contracts that `other`, a provider of the same files, serves now, until this provider's server was
-        checked.
+        """Offer the contracts of `other` until this provider has checked its own server. Both have the same driver
+        files.
         """
         self.contract_ids = other.contract_ids
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the server after all calls that hold a lease have ended, or immediately with `at_once`. Calls end by
-        their timeout.
+        """Stop the server. Without `at_once`, first wait for the calls that it is serving, which their time limits
+        end.
         """
         await self._starting.close()
         if self._health_schedule is not None:
@@ -248,7 +250,7 @@ class DriverProvider:
         self._health_schedule.start()
 
     async def _install(self) -> Installed:
-        """Install the server and return the installation. After a failure, try again with growing pauses."""
+        """Install the server. If that fails, try again after pauses that become longer."""
         report_progress = partial(self._set_state, DriverState.INSTALLING, None)
         again_s = INSTALL_AGAIN_S
         while True:
@@ -262,7 +264,7 @@ class DriverProvider:
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
     async def _load_hooks(self, process: HookProcess) -> bool:
-        """Load driver.py. If its process cannot be started, try again with growing pauses.
+        """Load driver.py. If its process cannot be started, try again after pauses that become longer.
 
         Return False if driver.py cannot be loaded or does not match the driver file; the driver is then not started.
         """
@@ -287,7 +289,7 @@ class DriverProvider:
             again_s = min(INSTALL_AGAIN_MAX_S, again_s * 2)
 
     def _make_keeper(self, who: str | None) -> DriverKeeper:
-        """Return the keeper of one process. `who` is the tenant or user that the process serves, or None for all
+        """Create the keeper of a new process. `who` is the tenant or user that the process serves, or None for all
         callers.
         """
         driver, environment, declared = self.driver, self.environment, self._declared
@@ -311,7 +313,9 @@ class DriverProvider:
     # Events of the servers. `who`: the tenant or user that a process is for, or None for the shared process
 
     async def on_listing(self, link: Link, who: str | None, listing: Listing | None) -> None:
-        """Check the tools that one of the driver's processes listed. Called for the first list and for each update."""
+        """Compare the tools that a process listed with the contracts. This is called for every list that a process
+        sends.
+        """
         instances = self._instances
         instance = instances.find(who) if instances is not None else None
         if listing is None or instances is None or instance is None or instance.keeper.link is not link:
@@ -334,7 +338,7 @@ class DriverProvider:
             asyncio.get_running_loop().call_soon(instances.rest, instance)
 
     async def _check(self, listing: Listing) -> checks.ContractVerdict:
-        """Check a list of tools against the contracts.
+        """Compare a list of tools with the driver's contracts. An unchanged list is not compared again.
 
         Equal lists are checked only once, even if several processes send them. The check runs in a thread, because the
         server controls how much work its schemas cause.
@@ -351,7 +355,9 @@ class DriverProvider:
         return verdict
 
     def _apply_verdict(self, verdict: checks.ContractVerdict, listing: Listing, link: Link) -> None:
-        """Apply the result of a check, with warnings about the greeting, the installation and the hooks."""
+        """Take over the result of comparing the server with its contracts, together with warnings about its connection
+        and installation.
+        """
         places = self.driver.places
         facts, hint = link.facts, "nothing needs to be done"
         greeting = () if facts is None else checks.greeting_warnings(self.driver, facts, link.transport)
@@ -370,7 +376,9 @@ class DriverProvider:
             self._report_change()
 
     def on_health(self, reason: str | None) -> None:
-        """Update the state after a health check. `reason` says why the check failed, or is None if it passed."""
+        """Change the driver's state after a health check. `reason` says why the check failed, or is None if it
+        passed.
+        """
         if reason is not None and (self.state in _SERVES or self._health_failure is not None):
             self._health_failure = reason
             self._set_state(DriverState.UNAVAILABLE, UNHEALTHY, reason)
@@ -379,7 +387,7 @@ class DriverProvider:
             self._set_state(*self._judged)
 
     def on_fallen(self, who: str | None) -> None:
-        """Update the state after a series of failed attempts to start the server.
+        """Change the driver's state after several attempts to start the server have failed.
 
         A failure of one tenant's process does not change the state of the driver.
         """
@@ -407,8 +415,8 @@ class DriverProvider:
         self.settled.set()
 
     def _set_unauthed(self, code: str, reason: str | None) -> None:
-        """Mark the driver as unauthed. Its contracts stay listed, so that callers learn that a login or secret is
-        needed.
+        """Mark the driver as waiting for a login or a secret. Its contracts stay listed, so that callers learn the
+        reason.
         """
         self.login = vault.login_text(self.driver, reason)
         self._offer_unseen()
@@ -420,7 +428,7 @@ class DriverProvider:
             self._report_change()
 
     def on_expired(self, who: str | None, reason: str) -> None:
-        """Record that a login has expired (AIP-30.auth-2). Repeated reports of the same expiry are ignored.
+        """Record that the login of a server has expired (AIP-30.auth-2). Further reports are ignored.
 
         The server is not used again until one of its secrets changes or an operator restarts it.
         """
@@ -447,7 +455,8 @@ class DriverProvider:
             self._begin_task(self._logins.keep(who))
 
     def on_secret(self, slug: str) -> tuple[str, ...]:
-        """Restart the driver's processes if it uses the secret `slug`, which has a new value. Open calls end first.
+        """Restart the processes that use the secret `slug`, because its value has changed. Calls that are being served
+        end first.
 
         A sleeping process is restarted only if it is the shared one and the driver is unauthed. Return the segments of
         the processes that are restarted.
@@ -506,8 +515,8 @@ class DriverProvider:
     # Leases
 
     def find_ready_lease(self, caller: Caller) -> InstanceLease | None:
-        """Lease the process that serves this caller if the process is ready. Return None if `acquire`
-        has to be used.
+        """Reserve the process that serves this caller, if that is possible at once. Otherwise return None; `acquire`
+        can wait.
         """
         instances = self._instances
         if instances is None or self.state not in _SERVES:
@@ -520,7 +529,7 @@ class DriverProvider:
         return instances.lend(instance)
 
     async def acquire(self, caller: Caller, timeout_s: float = ACQUIRE_S) -> InstanceLease | DriverRefusal:
-        """Lease the process that serves this caller, and start the process if it sleeps.
+        """Reserve the process that serves this caller. Start the process if it is not running.
 
         If this returns a refusal, the call has not been sent to the server. `timeout_s` limits how long to wait while
         other callers use all processes.
@@ -565,8 +574,7 @@ class DriverProvider:
                 lease.release()
 
     def _tenant_of(self, caller: Caller) -> str | None:
-        """Return the tenant or user that needs a separate process for this caller, or None if all callers share one
-        process.
+        """Return the tenant or user whose own process serves this caller, or None if all callers share one process.
 
         Outside rooms each principal is a separate tenant, so tenants and users are the same.
         """
@@ -587,14 +595,14 @@ class DriverProvider:
         return DriverRefusal(refusal, message, retryable=retryable, cause={"driver": self.driver.key, **cause})
 
     def _about(self) -> str:
-        """Return a digest of all inputs of the contract check."""
+        """Return a digest of everything on which the result of comparing the server with its contracts depends."""
         contracts = [self._declared.contracts[each.index] for each in self.driver.implements]
         return checks.about(self._declared.digest, self.installed, contracts)
 
     # For people
 
     def running(self) -> RunningServer:
-        """Return the state of the running server, which complements what the driver file declares."""
+        """Return the state of the running server for the operator API."""
         instance = self._instances.find(None) if self._instances is not None else None
         modes: dict[str, str] = {contract: bound.mode for contract, bound in self.bound.items()}  # AIP-extract-5
         if instance is None:
@@ -613,14 +621,16 @@ class DriverProvider:
 
 
 def _offer_digest(listing: Listing | None, bound: Mapping[str, Bound]) -> object:
-    """Return a value that differs whenever the provider offers something different."""
+    """Return a value that changes whenever the tools, prompts, resources or bindings that a provider offers change."""
     lists = () if listing is None else (listing.tools, listing.prompts, listing.resources, listing.templates)
     return tuple(items.digest for items in lists), {contract: id(each) for contract, each in bound.items()}
 
 
 @dataclass(eq=False, kw_only=True)
 class ProviderFactory:
-    """Factory of driver providers. Its providers share the limits on installing and starting servers."""
+    """Factory of the providers that run drivers. They share the parts of the node and the limits on installing and
+    starting.
+    """
 
     kv: KeyValue
     clock: Clock
@@ -648,7 +658,7 @@ class ProviderFactory:
     def __call__(
         self, declared: Declared, on_changed: OnChanged | None = None, on_step: OnStep | None = None
     ) -> DriverProvider:
-        """Return a provider, not started, for a driver whose files were read."""
+        """Create the provider of a driver, without starting it."""
         environment = DriverEnvironment(
             plan=self.plan().drivers,
             data=self._first.data,
@@ -667,7 +677,7 @@ class ProviderFactory:
     async def _install(
         self, real_paths: Mapping[Path, Path], driver: Driver, folder: Path, say: Callable[[str], None]
     ) -> Installed | InstallFailed:
-        """Install the recorded release of a driver's server.
+        """Install a driver's server, in the release that was recorded for it if there is one.
 
         Install the newest release instead if none is recorded, if the file's install request has changed since, or if
         the recorded release fails the version check. Then record what was installed. Raise StoreError if the record

@@ -38,11 +38,13 @@ KEYRING: Final = "keyring://"
 
 
 class BackendFailed(Exception):
-    """Error for a secret backend that cannot be read. The message says what to do, and contains no secret value."""
+    """Error: the place where a secret is kept cannot be read. The message says what to do, and contains no secret
+    value.
+    """
 
 
 async def fetch(slug: str, backend: str | None, vault: "Vault") -> str:
-    """Return the value of a secret, or an empty string if it has none.
+    """Return the value of a secret from where `backend` says it is, or an empty string if there is none.
 
     Raise BackendFailed if the backend cannot be read, and StoreError if the node's store cannot.
     """
@@ -126,7 +128,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Vault(msgspec.Struct, frozen=True, kw_only=True):
-    """Stores of secrets and logins that all drivers share."""
+    """Parts of the node that all drivers need to get secrets."""
 
     store: SealedSecrets
     clock: Clock
@@ -137,7 +139,7 @@ class Vault(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MissingSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that the driver needs but does not get. `text` explains why, and contains no secret value."""
+    """A secret that a server needs and does not get. `text` says why, and contains no secret value."""
 
     slug: str
     code: str  # auth_required: it is not there; access_denied: the inventory does not grant it
@@ -146,7 +148,7 @@ class MissingSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SecretsMissing(Unobtainable):
-    """Error for a run of a server that lacks secrets."""
+    """Error: a server cannot be started because secrets are missing."""
 
     def __init__(self, lacks: tuple[MissingSecret, ...]) -> None:
         super().__init__("; ".join(lack.text for lack in lacks))
@@ -154,13 +156,13 @@ class SecretsMissing(Unobtainable):
 
 
 class DriverRevealer(SecretResolver):
-    """Resolver of the secrets for one process of a driver's server."""
+    """Resolver that gets the secrets of one process of a driver's server, and records each access."""
 
     def __init__(
         self, vault: Vault, driver: Driver, declared: Declared, contracts: Collection[str], who: str | None
     ) -> None:
-        """Prepare to reveal secrets. `contracts` are the ids of the contracts that the driver binds. `who` is the
-        tenant or user that the process serves, or None.
+        """Prepare to get secrets for a process of `who`, a tenant or user. `contracts` are the ids of the contracts
+        that the driver serves.
         """
         super().__init__(vault.store, vault.clock)
         self.redactor: inventory.Redactor = inventory.NOTHING
@@ -174,7 +176,7 @@ class DriverRevealer(SecretResolver):
         self._values: dict[str, str] = {}  # by the NAME that the driver uses
 
     async def begin(self) -> None:
-        """Load the secrets for a new run.
+        """Get all secrets for a new run of the process.
 
         Raise SecretsMissing, which lists every secret that is missing or not granted, or StoreError if the store cannot
         be read.
@@ -257,7 +259,7 @@ _NEEDS: Final = "the server behind this tool needs a credential first"
 
 
 def login_text(driver: Driver, reason: str | None) -> str:
-    """Return a text for the client and the operator that explains what is missing and how to log in."""
+    """Return a text that tells a client or an operator what is missing, and how to log in."""
     text = f"{_NEEDS}: {reason}" if reason else _NEEDS
     login = driver.auth.login if driver.auth is not None else None
     if login is not None and login.url is not None:
@@ -276,7 +278,7 @@ class _LoginRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Logins:
-    """Storage of a driver's expired logins, which survives a restart of the node (AIP-30.auth-2).
+    """Memory of which logins of a driver have expired. It survives a restart of the node (AIP-30.auth-2).
 
     There is one state per driver, workspace and user; `who` is None for a process that all callers share. A login stops
     being expired when the revision of one of the driver's secrets changes or an operator restarts the server.
@@ -291,7 +293,9 @@ class Logins:
         self._loaded: set[str | None] = set()
 
     async def load(self, who: str | None) -> str | None:
-        """Return why the login is expired, or None if it is not. Raise StoreError if the record cannot be read."""
+        """Return why the login of `who` has expired, or None if it is valid. Raise StoreError if the record cannot be
+        read.
+        """
         if who in self._loaded:
             return self.expired.get(who)
         entry = await self._kv.get(BUCKET, self._key(who), self._vault.clock.wall())
@@ -302,12 +306,12 @@ class Logins:
         return self.expired.get(who)
 
     def expire(self, who: str | None, reason: str) -> None:
-        """Mark the login as expired for this reason. The caller stores it with `keep`."""
+        """Mark the login of `who` as expired. `keep` has to be called to store this."""
         self._loaded.add(who)
         self.expired[who] = reason
 
     async def keep(self, who: str | None) -> None:
-        """Store whether the login is currently expired. A failure of the store is only logged."""
+        """Store whether the login of `who` has expired. If that fails, only log it."""
         reason = self.expired.get(who)
         try:
             if reason is None:
@@ -319,7 +323,7 @@ class Logins:
             log.warning("the login of %s could not be remembered: %s", self._driver.segment, error)
 
     def renew(self, who: str | None) -> bool:
-        """Mark the login as valid. Return whether it was expired before."""
+        """Mark the login of `who` as valid. Return whether it had expired."""
         self._loaded.add(who)
         return self.expired.pop(who, None) is not None
 

@@ -39,7 +39,7 @@ _ids = itertools.count(1)
 
 
 class _Answer:
-    """Receiver of the messages to a client (Sink) that keeps only the final response."""
+    """Receiver of the messages to a client (Sink) that keeps only the reply to the call."""
 
     def __init__(self) -> None:
         self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
@@ -62,7 +62,7 @@ Outcome = tuple[str, tuple[str, ...]]
 
 @dataclass(frozen=True)
 class ExampleRunner:
-    """A runner of the examples of a driver's contracts."""
+    """Runner of the example calls in a driver's contracts."""
 
     modern: ModernFront
     dispatch: Dispatch
@@ -70,7 +70,7 @@ class ExampleRunner:
     contracts: Contracts
 
     async def run(self, declared: Declared, by: str, *, allow_mutation: bool) -> DriverExamples:
-        """Run all examples of the contracts that this driver binds, and return their outcomes.
+        """Run all examples of the contracts that a driver serves, through this driver, and return the outcomes.
 
         `by` is the operator who started the run. Examples that change something run only with `allow_mutation`.
         """
@@ -138,7 +138,7 @@ def _failure(why: str) -> Outcome:
 
 
 def differences(wanted: Any, got: Any, pointer: str = "") -> Iterator[str]:
-    """Yield a line for each place at which two JSON values differ. `pointer` is the JSON pointer to these values.
+    """Yield a line for each place where two JSON values differ. `pointer` is the JSON pointer to both values.
 
     1 and 1.0 are equal; 1 and true are not.
     """

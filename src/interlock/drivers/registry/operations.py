@@ -72,7 +72,8 @@ def problem_view(problem: FileProblem) -> api.Problem:
 
 
 def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
-    """Return what a person reviews before trusting a driver: command, sandbox, egress, secrets, tags (AIP-security-13).
+    """Return what a person reviews before trusting a driver: its command, sandbox, hosts, secrets and tags
+    (AIP-security-13).
 
     The environment is included as written, because it influences what a program does; it contains placeholders instead
     of secrets. The facts are fields of `DriverDetail` and are stored with a trusted driver.
@@ -115,13 +116,13 @@ def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
 
 
 def summary(entry: Declared) -> JsonObject:
-    """Return what a person accepts when trusting a driver: its facts and the files that its digest covers."""
+    """Return what a person accepts by trusting a driver: facts about it, and the digests of its files."""
     facts = declared_facts(entry, entry.driver) if entry.driver is not None else {}
     return {DRIVER: entry.key, "folder": str(entry.folder), **facts, "files": entry.covered}
 
 
 def texts_of(declared: Declared) -> dict[str, str]:
-    """Return the current texts of a driver: its short files, contracts in other folders, and what its names resolve to.
+    """Return the texts of a driver's files as they are now, with the contracts and other files outside its folder.
 
     Raise Refused if they differ from the texts that were declared. Blocks on file access.
     """
@@ -139,7 +140,8 @@ def texts_of(declared: Declared) -> dict[str, str]:
 def difference(
     before: Mapping[str, str], now: Mapping[str, str], labels: tuple[str, str], lines_max: int
 ) -> Iterator[str]:
-    """Yield the unified diff of each text that differs. `labels` name the two states, such as "accepted" and "now".
+    """Yield a unified diff of each text that differs between two states. `labels` name the states, such as "accepted"
+    and "now".
 
     After `lines_max` lines, one more line says that there are more.
     """
@@ -156,8 +158,8 @@ def difference(
 
 
 def folder_view(summary: JsonObject, texts: Mapping[str, str], names: Collection[str]) -> JsonObject:
-    """Return the view of a folder for a comparison. The named files are split into lines, so that differing lines are
-    visible.
+    """Return how a driver's folder is shown for a decision. The files `names` are split into lines, so that differences
+    are visible.
     """
     return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}
 
@@ -171,7 +173,7 @@ OWN_FILES: Final = ("DRIVER.md", "driver.py", "server.json", "SECRETS.md")  # of
 
 @dataclass(eq=False)
 class DriverService:
-    """The operations of an operator on the drivers of one workspace."""
+    """Service for what operators do with the drivers of one workspace, such as trusting and removing them."""
 
     registry: Registry
     clock: Clock
@@ -192,7 +194,7 @@ class DriverService:
         )
 
     async def get(self, name: str) -> api.DriverDetail | api.ServedContract:
-        """Return a driver or a contract. For a driver, include what has changed since it was accepted.
+        """Return a driver or a contract by name. A driver comes with what has changed since a person accepted it.
 
         `name` is a driver's server name, id, id@major or folder, or the name of a contract. Raise NotFound if nothing
         has that name, Refused if several drivers have it or its files are changing, and StoreError if the store fails.
@@ -228,7 +230,8 @@ class DriverService:
         )
 
     async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> api.AddedDriver:
-        """Start a server in a trial and write a driver for it. `accept` is explained at `decide_classes`.
+        """Start a server once to list its tools, and write a driver for it. `accept` has the meaning that it has in
+        `decide_classes`.
 
         The driver is not trusted yet; that is a separate decision. Raise Refused if the server cannot be added, and
         StoreError if the store fails.
@@ -244,7 +247,7 @@ class DriverService:
         return replace(added, trusted=summary.trusted, state=summary.state)
 
     async def trust(self, name: str, digest: str, by: str) -> api.DriverSummary:
-        """Trust a driver. `digest` is the digest of the folder that the operator reviewed.
+        """Trust a driver, so that its server is started. `digest` is that of the files which the operator reviewed.
 
         Raise NotFound if there is no such driver, Refused if its folder has changed, the driver cannot be used or
         several have this name, and StoreError if the store fails.
@@ -257,7 +260,7 @@ class DriverService:
         return await self._trust(declared, by)
 
     async def accept(self, key: str, digest: str, by: str) -> api.DriverSummary:
-        """Trust a driver after the decision was recorded in the audit log elsewhere. Raise the same
+        """Trust a driver after a decision in the inbox, which is already recorded in the audit log. Raise the same
         errors as `trust`.
         """
         return await self._trust(self._find_trustable(key, digest), by)
@@ -288,8 +291,8 @@ class DriverService:
         return self._summary(self._find(declared.key))
 
     async def comparison(self, declared: Declared) -> JsonObject:
-        """Return what the inbox shows: a new driver in full, or the accepted and the current state of a
-        changed driver.
+        """Return what a person sees when deciding about a driver: a new driver in full, a changed one before and
+        after.
         """
         now = await asyncio.to_thread(texts_of, declared)
         accepted = self.registry.memory.all.trusted.get(str(declared.folder))
@@ -300,7 +303,7 @@ class DriverService:
         return {"before": before, "after": folder_view(summary(declared), now, names)}
 
     async def allow(self, name: str, host: str, by: str, *, revoke: bool = False) -> api.AllowedHosts:
-        """Allow a driver's server to reach a host that its file does not list. With `revoke`, withdraw that permission.
+        """Let a driver's server reach a host that its file does not name. With `revoke`, take this permission back.
 
         Raise NotFound if there is no such driver or the host to revoke was not allowed. Raise Refused if the host is
         invalid, there are too many hosts or the driver cannot be used, and StoreError if the store fails.
@@ -359,7 +362,7 @@ class DriverService:
         return api.RemovedDriver(removed=removed, forgotten=forgotten)
 
     async def test(self, name: str, by: str, *, allow_mutation: bool) -> api.DriverExamples:
-        """Run the examples of the driver's contracts through the driver.
+        """Run the examples of a driver's contracts through this driver.
 
         Raise NotFound if there is no such driver, and Refused if the examples cannot be run.
         """
@@ -369,7 +372,8 @@ class DriverService:
         return await self.examples.run(declared, by, allow_mutation=allow_mutation)
 
     async def update(self, name: str, by: str, candidate: str | None) -> api.DriverUpdate | api.SwitchedDriver:
-        """Return what the newest release of the server would change, or switch to that release.
+        """Return what the newest release of the server would change. With a `candidate` from such a result, switch to
+        that release.
 
         `candidate` identifies a release that an earlier call has returned; if it is None, nothing is switched. Raise
         NotFound if there is no such driver, Refused if the update is impossible, and StoreError if the store fails.
@@ -388,8 +392,8 @@ class DriverService:
         return api.SwitchedDriver(id=declared.id, key=declared.key, to=lock.version)
 
     async def _look_at_newest(self, declared: Declared, locks: Locks) -> api.DriverUpdate:
-        """Install the newest release of a driver's server beside the running one, start it once in the driver's
-        sandbox, and return what differs (AIP-30.install-3). Only a release that was returned can be switched to.
+        """Install the newest release of a driver's server beside the one in use, start it once, and return the
+        differences (AIP-30.install-3). Only a release that was looked at can be switched to.
 
         Raise Refused if the release cannot be installed or started or the node does not install this server.
         """
@@ -449,7 +453,7 @@ class DriverService:
         return declared
 
     def _find_contract(self, name: str) -> api.ServedContract | None:
-        """Return the contract called `name`. Return None if a driver has that name or there is no such contract."""
+        """Return the contract called `name`. Return None if there is none, or if a driver has this name."""
         if any(
             name in (declared.key, declared.id, declared.folder.name, declared.segment)
             for declared in self.registry.declaration.drivers
@@ -525,7 +529,7 @@ class DriverService:
         return tuple(dict.fromkeys((*declared.problems, *self._server_problems(declared))))
 
     def _server_problems(self, declared: Declared) -> tuple[FileProblem, ...]:
-        """Return the problems that only the running server reveals, and name collisions with other drivers."""
+        """Return the problems of a driver that show only when its server runs, such as a tool that is missing."""
         provider = self.registry.providers.get(declared.key)
         if provider is None:
             return ()
@@ -537,7 +541,7 @@ class DriverService:
         return self.registry.plan.drivers.sandbox.get(declared.id) != "off"
 
     def _audit_row(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
-        """Return the audit row of an operator's decision."""
+        """Encode the audit row of what an operator did with a driver."""
         return msgspec.json.encode(
             {
                 "at": rfc3339(self.clock.wall()),
@@ -560,7 +564,7 @@ def _refused(declared: Declared, code: str, message: str) -> Refused:
 
 
 def _format(tools: Mapping[str, JsonObject]) -> dict[str, str]:
-    """Return the definition of each tool as formatted JSON, by name."""
+    """Return the definitions of tools as indented JSON, by the names of the tools."""
     encoded = {name: msgspec.json.encode(tool, order="sorted") for name, tool in tools.items()}
     return {name: msgspec.json.format(each).decode() for name, each in encoded.items()}
 
@@ -598,7 +602,7 @@ _CHANGED: Final = "the files of this driver changed since they were accepted"
 
 
 class TrustRequests(DecisionReceiver):
-    """Requests in the inbox to trust drivers."""
+    """Requests in the inbox that ask a person whether drivers are to be trusted."""
 
     def __init__(self, inbox: Inbox, service: DriverService, declared: AsyncFeed[Declaration]) -> None:
         self._inbox = inbox
@@ -606,7 +610,7 @@ class TrustRequests(DecisionReceiver):
         declared.subscribe(self.ask)
 
     async def ask(self, declaration: Declaration) -> None:
-        """Cancel outdated requests, and create one for each driver that waits only for a person's decision.
+        """Make a request for each driver that waits for a person's decision, and cancel requests that are out of date.
 
         At most WAITING_MAX requests wait at a time. A decision that the node recorded but did not apply is applied.
         """
@@ -663,12 +667,12 @@ class TrustRequests(DecisionReceiver):
         await self._service.registry.refresh()
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether the request still matches the current state of its folder."""
+        """Return whether a request is about the driver's files as they are now."""
         drivers = self._service.registry.declaration.drivers
         return any((_tool(declared), declared.digest) == (approval.tool, approval.digest) for declared in drivers)
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
-        """Apply a person's decision: trust the folder if it was accepted, and start its server.
+        """Carry out a person's decision. If the driver was accepted, trust it, so that its server is started.
 
         Return the request after that, or a refusal if the decision cannot be used. A request that was not accepted is
         returned unchanged.

@@ -45,7 +45,7 @@ Factory = Callable[[Declared, OnChanged], DriverProvider]
 
 
 class _ProviderEntry(msgspec.Struct, frozen=True):
-    """A provider, and the inputs from which it was created."""
+    """A provider, and the inputs from which it was created. If an input changes, the provider is replaced."""
 
     provider: DriverProvider
     made_of: tuple[object, ...]
@@ -53,7 +53,7 @@ class _ProviderEntry(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class Registry:
-    """The drivers of one workspace."""
+    """The drivers of one workspace and the providers that run the trusted ones."""
 
     plan: Plan
     memory: Memory
@@ -78,7 +78,8 @@ class Registry:
     # Scanning
 
     async def refresh(self, sight: ScanResult | None = None, *, starting: bool = False) -> Declaration:
-        """Read the drivers on disk, then start, replace or stop providers accordingly. Return the declaration.
+        """Read the driver files, and start, replace or stop providers if something has changed. Return all drivers as
+        they are declared now.
 
         `starting` marks the first scan of the node. Raise StoreError if a record cannot be stored.
         """
@@ -99,15 +100,15 @@ class Registry:
         return new
 
     async def current(self) -> Declaration:
-        """Refresh and return the declaration. If another refresh is running, which can take long, return the last one
-        instead, provided that it has drivers.
+        """Read the driver files and return all drivers. If they are being read already, which can take long, return the
+        previous drivers, if any.
         """
         if self._refreshing.locked() and self.declaration.drivers:
             return self.declaration
         return await self.refresh()
 
     async def renew(self, key: str) -> None:
-        """Replace the provider of a driver after another release of its server was recorded. Raise StoreError if a
+        """Replace the provider of a driver, because another release of its server is to be used. Raise StoreError if a
         record cannot be stored.
         """
         async with self._refreshing:
@@ -117,7 +118,7 @@ class Registry:
         await self.refresh()
 
     def replan(self, plan: Plan) -> None:
-        """Use `plan` from the next scan on."""
+        """Use the settings of `plan` from the next refresh on."""
         self.plan = plan
         self._surveyor = Surveyor(plan, self.machine)
 
@@ -167,8 +168,8 @@ class Registry:
     # The table of contracts
 
     def _on_changed(self, provider: DriverProvider) -> None:
-        """Publish a provider's changes after a short delay that collects several. Ignore changes of a provider that was
-        replaced.
+        """Publish what a provider now offers, after a short delay in which further changes may come. Ignore a provider
+        that was replaced.
         """
         if not any(entry.provider is provider for entry in self._entries.values()):
             return
@@ -189,7 +190,7 @@ class Registry:
             await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
 
     async def publish(self, *, anyway: bool = True) -> None:
-        """Pass the table of contracts to the contract service.
+        """Pass all contracts, with the providers that serve them, to the contract service.
 
         With `anyway`, pass it on even if it looks unchanged, because a provider may offer something different.
         """
@@ -231,7 +232,7 @@ class Registry:
 
 
 def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
-    """Return the inputs of a provider. When one of them changes, the provider is replaced."""
+    """Return everything from which a driver's provider is created. If any of it changes, the provider is replaced."""
     drivers = plan.drivers
     return (
         declared.digest,
@@ -251,7 +252,7 @@ def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
 
 
 def _log_changes(old: Declaration, new: Declaration, *, starting: bool) -> None:
-    """Log the differences between two declarations before the new one takes effect.
+    """Log which drivers are new, changed, gone, unusable or not trusted yet.
 
     A folder that is new to a running node is logged at a lower level, because it is shown in the inbox and its author
     is usually about to trust it (`interlock add`).

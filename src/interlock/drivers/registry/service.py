@@ -46,7 +46,7 @@ Open = Callable[[Plan], "DriverService"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ContractParts:
-    """Parts of the node that the contract service and its calls need."""
+    """Parts of the node that are needed to offer contracts and to carry out their calls."""
 
     current: CurrentPlan
     catalog: Catalog
@@ -60,12 +60,10 @@ class ContractParts:
 
 
 class LazyContracts:
-    """Holder of the contract service, which is imported and created with the first driver."""
+    """Holder of the service that offers contracts. The service is imported and created only when there is a driver."""
 
     def __init__(self, parts: ContractParts, ruled: AsyncFeed[str]) -> None:
-        """Prepare to offer contracts. `ruled` receives the segment of a tool when an operator changes
-        the tool's rules.
-        """
+        """Prepare to offer contracts. `ruled` reports the segment of a tool whose rules an operator has changed."""
         self.current: Contracts | None = None
         self._parts = parts
         ruled.subscribe(self._restock)
@@ -83,10 +81,12 @@ class LazyContracts:
 
 
 class DriverWatcher:
-    """Scanner of the driver folders, which opens the registry as soon as there is a driver."""
+    """Watcher of the driver folders. It looks at them regularly, and opens the registry as soon as there is a
+    driver.
+    """
 
     def __init__(self, plan: Plan, open_: Open) -> None:
-        """Prepare to watch the node's drivers. `open_` imports the modules of the registry and creates it."""
+        """Prepare to watch the driver folders. `open_` creates the registry and the service for its operations."""
         self.plan = plan
         self.settled = asyncio.Event()  # the drivers that were there at the start are registered
         self._service: DriverService | None = None
@@ -98,7 +98,7 @@ class DriverWatcher:
 
     @property
     def registry(self) -> "Registry | None":
-        """Return the registry, or None if there was no driver yet."""
+        """Return the registry of drivers, or None if it has not been opened, because there is no driver."""
         return self._service.registry if self._service is not None else None
 
     async def open(self) -> None:
@@ -128,25 +128,25 @@ class DriverWatcher:
         return [IdleDriver(id=id, state=state, reason=why) for id, state, why in states if state in IDLE]
 
     def on_secret(self, slug: str) -> list[str]:
-        """Restart the servers that use the secret `slug`, which has a new value, and return their segments."""
+        """Restart the servers that use the secret `slug`, because its value has changed. Return their segments."""
         providers = self.registry.providers.values() if self.registry is not None else ()
         return [segment for provider in providers for segment in provider.on_secret(slug)]
 
     @property
     def is_settled(self) -> bool:
-        """Return whether every driver has completed its first attempt to start."""
+        """Return whether every driver has been started once, successfully or not."""
         return self.settled.is_set() and all(provider.settled.is_set() for provider in self._providers())
 
     async def settle(self, seconds: float) -> None:
-        """Wait, for at most `seconds`, until all drivers that were present at the start have completed their first
-        attempt.
+        """Wait until every driver that was there at the start has been started once, successfully or not, but at most
+        `seconds`.
         """
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self.settle_all()
 
     async def settle_all(self) -> None:
-        """Wait until all drivers that were present at the start have completed their first attempt."""
+        """Wait until every driver that was there at the start has been started once, successfully or not."""
         await self.settled.wait()
         for provider in self._providers():
             await provider.settled.wait()
@@ -155,7 +155,7 @@ class DriverWatcher:
         return list(self.registry.providers.values()) if self.registry is not None else []
 
     async def service(self) -> "DriverService":
-        """Return the operator's operations on drivers, and open the registry if needed. Raise StoreError
+        """Return the service for an operator's operations on drivers. Open the registry if necessary. Raise StoreError
         if that fails.
         """
         async with self._opening:
@@ -180,7 +180,8 @@ class DriverWatcher:
             self._scan_now.clear()
 
     async def _scan(self) -> float:
-        """Scan the folders once. Return the processor time that it took in seconds.
+        """Look at the driver folders once, and refresh the registry if they have changed. Return the processor time in
+        seconds.
 
         Raise StoreError if a record cannot be stored; the next scan then tries again.
         """

@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 class Trusted(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with the content that a person accepted. `texts` are kept to show how a later content differs."""
+    """Record of a driver folder that a person accepted. `texts` are kept to show later what has changed."""
 
     folder: str
     key: str
@@ -52,27 +52,28 @@ class Trusted(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Hosts(msgspec.Struct, frozen=True, kw_only=True):
-    """The hosts that an operator allowed for a driver."""
+    """Record of the hosts that an operator lets a driver reach in addition to those that its file names."""
 
     id: str
     hosts: tuple[str, ...]
 
 
 class Remembered(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the trust store."""
+    """Content of the trust store: accepted folders, registered drivers and allowed hosts."""
 
     trusted: Mapping[str, Trusted] = {}  # by folder
     manifests: Mapping[str, Manifest] = {}  # by id@major
     allowed: Mapping[str, tuple[str, ...]] = {}  # hosts, by id
 
     def trusts(self, folder: Path, digest: str) -> bool:
-        """Return whether a person accepted this folder with the content that has this digest."""
+        """Return whether a person accepted this folder with exactly the content that has this digest."""
         record = self.trusted.get(str(folder))
         return record is not None and record.digest == digest
 
 
 class Memory:
-    """The trust store of a node: the accepted folders, the registered drivers and the allowed hosts.
+    """The trust store of a node. It remembers which driver folders a person accepted, and which hosts an operator
+    allowed.
 
     `all` holds all records. It is replaced with every change, and `revision` increases. Methods that write raise
     StoreError.
@@ -106,7 +107,7 @@ class Memory:
         return await self._delete(TRUST, folder, "trusted")
 
     async def register(self, driver: Driver) -> None:
-        """Record the manifest of a driver, with which its next version is compared."""
+        """Record the properties of a driver with which its next version is compared."""
         manifest = manifest_of(driver)
         if self.all.manifests.get(manifest.key) == manifest:
             return
@@ -114,7 +115,7 @@ class Memory:
         self._change(manifests={**self.all.manifests, manifest.key: manifest})
 
     async def forget(self, key: str) -> bool:
-        """Delete the manifest that is registered under this key and the record of the installation.
+        """Delete the properties that were recorded for a driver, and the record of its installation.
 
         Return whether there was a manifest.
         """
@@ -133,7 +134,9 @@ class Memory:
         await self._kv.put(bucket, _hash_key(name), msgspec.json.encode(record), self._clock.wall())
 
     async def _delete(self, bucket: str, name: str, kind: str) -> bool:
-        """Delete a record from a bucket and from `all`. `kind` is the field of `all` with the records of the bucket."""
+        """Delete a record from the store and from `all`. `kind` is the field of `all` that has the records of this
+        bucket.
+        """
         records: Mapping[str, Any] = getattr(self.all, kind)
         self._change(**{kind: {key: each for key, each in records.items() if key != name}})
         return await self._kv.delete(bucket, _hash_key(name))
@@ -144,12 +147,14 @@ class Memory:
 
 
 def _hash_key(name: str) -> str:
-    """Return a hash of the name as a key that every store accepts. Some stores reject certain characters."""
+    """Return the key under which a record of this name is stored. It is a hash, because some stores reject certain
+    characters.
+    """
     return hashlib.sha256(name.encode("utf-8", "surrogateescape")).hexdigest()
 
 
 def read_record(data_untrusted: bytes, shape: type[T]) -> T | None:
-    """Decode a record of the trust store. Return None if it cannot be read."""
+    """Decode a stored record. Log an error and return None if it cannot be read."""
     try:
         return msgspec.json.decode(data_untrusted, type=shape)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -159,7 +164,7 @@ def read_record(data_untrusted: bytes, shape: type[T]) -> T | None:
 
 
 class ParsedFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver's folder after parsing, before its driver is compared with anything outside the folder."""
+    """The parsed files of a driver folder, before the driver is compared with anything outside the folder."""
 
     root: Root
     path: Path
@@ -175,7 +180,9 @@ class ParsedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver with everything that it binds. `state` is None if it can be started as soon as a person trusts it."""
+    """A driver as its files declare it, with its contracts and secrets. `state` is None if it can be started as soon as
+    a person trusts it.
+    """
 
     key: str  # id@major; the path of the folder if the file cannot be read
     root: Root
@@ -195,7 +202,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def covered(self) -> dict[str, str]:
-        """Return the digests of the files and the resolved names that a person's trust covers.
+        """Return the digests of everything that a person accepts by trusting the driver: files, and what its names
+        refer to.
 
         The two cannot collide: every name in `resolved` contains two slashes in a row, and no path does.
         """
@@ -203,7 +211,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bound_secrets(self) -> frozenset[str]:
-        """Return the slugs of the secrets that auth.ref grants to the driver (AIP-19.access-1).
+        """Return the slugs of the secrets that the driver may use because its auth.ref names its own SECRETS.md
+        (AIP-19.access-1).
 
         An entry with an explicit access list can still exclude the driver.
         """
@@ -224,7 +233,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_fit(self) -> bool:
-        """Return whether the driver was read and nothing but missing trust prevents its start."""
+        """Return whether the driver could be started if a person trusts it."""
         return self.state is None and self.driver is not None
 
     @property
@@ -235,7 +244,7 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):
-    """The drivers of a workspace, its secrets, and the problems that belong to no driver."""
+    """The drivers that the files of a workspace declare, its secrets, and problems that belong to no driver."""
 
     drivers: tuple[Declared, ...] = ()
     secrets: tuple[SecretEntry, ...] = ()  # all inventories merged (AIP-19.file-3)
@@ -244,10 +253,10 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opened(self) -> tuple[Path, ...]:
-        """Return the paths that all drivers open to their servers."""
+        """Return the paths of this machine that drivers open to their servers."""
         return tuple(path for driver in self.drivers for path in driver.real_paths)
 
 
 def changed_keys(now: Mapping[str, str], before: Mapping[str, str]) -> set[str]:
-    """Return the names whose values differ between two mappings of what a person's trust covers."""
+    """Return the names whose values differ between two mappings, including names that only one of them has."""
     return {name for name in {**before, **now} if before.get(name) != now.get(name)}

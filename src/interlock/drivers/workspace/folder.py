@@ -42,7 +42,7 @@ _CHUNK: Final = 1024 * 1024
 
 
 class DriverFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of a driver's folder: declaration files as bytes, and a digest of every file."""
+    """The content of a driver folder: the texts that are needed, and a digest of every file."""
 
     path: Path
     texts: Mapping[str, bytes] = {}  # declaration files and further short texts, by their path in the folder
@@ -51,7 +51,7 @@ class DriverFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FolderUnreadable(Exception):
-    """Error for a folder or file that cannot be read. The message is the reason, without the path."""
+    """Error: a folder or file cannot be read. The message is the reason, without the path."""
 
 
 def read_folder(location: scan.FoundFolder) -> DriverFolder:
@@ -104,14 +104,14 @@ def read_folder(location: scan.FoundFolder) -> DriverFolder:
 
 
 def is_declaration(name: str) -> bool:
-    """Return whether a file declares something about a driver, so that its text is read and not only its digest."""
+    """Return whether a file of a driver folder declares something, such as DRIVER.md, so that its text is read."""
     base = name.rpartition("/")[2]
     is_contract = base == scan.TOOL_FILE and _NOT_OURS not in name
     return is_contract or name in (scan.DRIVER_FILE, scan.SECRETS_FILE, "server.json")
 
 
 def read_file(path: Path) -> tuple[bytes, str]:
-    """Return the content and the digest of a declaration file outside the driver's folder.
+    """Return the content and the digest of a declaration file, such as a TOOL.md outside the driver's folder.
 
     Raise FolderUnreadable if the file cannot be read or is too large.
     """
@@ -125,7 +125,7 @@ def digest_of(path: Path) -> str:
 
 
 def _read(path: Path, limit: int, bytes_max: int) -> tuple[bytes | None, str]:
-    """Return the bytes and the digest of a file. The bytes are None if the file has more than `limit`.
+    """Return the bytes and the digest of a file. The bytes are None if the file is longer than `limit`.
 
     Raise FolderUnreadable if the file cannot be read or has more than `bytes_max` bytes.
     """
@@ -164,10 +164,10 @@ WORDS: Final = "the files of the driver are not those that were trusted"
 
 
 class TamperCheck:
-    """Check that a driver's folder still has the content that a person trusted."""
+    """Check that the files of a driver are still the ones that a person trusted."""
 
     def __init__(self, root: scan.Root, folder: Path, files: Mapping[str, str]) -> None:
-        """Prepare to check a folder.
+        """Prepare to check a driver folder.
 
         `files` maps names to the digests that trust covers. Only files in the folder itself are checked.
         """
@@ -177,7 +177,7 @@ class TamperCheck:
         self._good: bytes | None = None  # marks under which the files were found to be these
 
     async def mark(self) -> bytes | None:
-        """Return the current mark of the folder if its files are the trusted ones.
+        """Return a mark of the folder's present state if its files are the trusted ones.
 
         Return None if they differ, cannot be read or change in the meantime.
         """
@@ -202,11 +202,11 @@ RECORD_FILE: Final = "import.json"
 
 
 class WorkspaceUnusable(Exception):
-    """Error for a workspace that cannot be read or written. The message is the reason."""
+    """Error: the workspace cannot be read or written. The message is the reason."""
 
 
 class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
-    """Content of import.json: the sources of an import, and the values that it wrote."""
+    """The content of an import.json: where a driver was imported from, and the values that were written then."""
 
     sources: tuple[str, ...]
     base: Mapping[str, Any]
@@ -214,7 +214,7 @@ class ImportRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ImportedFolder(ExistingDriver, frozen=True, kw_only=True):
-    """The present content of a folder below .drivers, which an import compares with its source."""
+    """The present content of a folder below .drivers. An import compares it with what it would write."""
 
     path: Path
     file: str | None = None  # DRIVER.md or DRIVER.draft.md
@@ -271,12 +271,12 @@ def inventory_slugs(text: str) -> list[str]:
 
 
 def record_text(record: ImportRecord) -> str:
-    """Return the text of an import.json for this record."""
+    """Return an import record as the text of import.json."""
     return msgspec.json.format(msgspec.json.encode(record), indent=2).decode() + "\n"
 
 
 def write_files(workspace: Path, files: Sequence[tuple[Path, str]]) -> None:
-    """Write files below the workspace. Each file replaces an existing one atomically.
+    """Write files below the workspace. Each file is replaced in one step, so that it is never half written.
 
     Raise WorkspaceUnusable if a file cannot be written or a link leads outside the workspace.
     """
@@ -292,7 +292,7 @@ def write_files(workspace: Path, files: Sequence[tuple[Path, str]]) -> None:
 
 
 def write_whole(path: Path, data: bytes, mode: int | None = None) -> None:
-    """Write a file that atomically replaces an existing one.
+    """Write a file in one step, so that no reader ever sees half of it.
 
     If `mode` is None, the file keeps the mode of the existing file, or gets the default mode of a new file.
     """

@@ -35,7 +35,7 @@ Stat = tuple[int, int, int, int, int]
 
 
 class Root(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder that contains driver folders. An id may occur only once in all roots of the same rank (AIP-file-1)."""
+    """A folder that contains driver folders. A driver in a root of a lower rank takes precedence (AIP-file-1)."""
 
     kind: Literal["workspace", "own", "configured"]
     rank: int
@@ -44,7 +44,7 @@ class Root(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
-    """A folder with a DRIVER.md. `mark` changes with every change in the folder; it is None if the folder is a link."""
+    """A folder with a DRIVER.md. `mark` changes whenever a file in it changes, and is None if the folder is a link."""
 
     root: Root
     path: Path
@@ -52,7 +52,7 @@ class FoundFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The files of a workspace that concern its drivers, with their status."""
+    """The files that concern the drivers of a workspace, with their modification times and other status."""
 
     folders: tuple[FoundFolder, ...] = ()
     contracts: tuple[tuple[Path, Stat | None], ...] = ()  # every TOOL.md below .tools
@@ -64,7 +64,7 @@ class ScanResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def roots_of(plan: Plan) -> tuple[Root, ...]:
-    """Return the roots of a plan. A folder that the plan names twice is returned once."""
+    """Return the folders in which drivers are searched for, without repetitions."""
     own = (Root(kind="own", rank=1, path=plan.drivers.own),) if plan.drivers.own is not None else ()
     roots = (
         Root(kind="workspace", rank=0, path=plan.workspace / DRIVERS),
@@ -76,14 +76,14 @@ def roots_of(plan: Plan) -> tuple[Root, ...]:
 
 
 def has_roots(roots: Iterable[Root]) -> bool:
-    """Return whether any root exists. Without a root there are no drivers, and no scan is needed."""
+    """Return whether any of the folders in which drivers are searched for exists."""
     return any(root.path.is_dir() for root in roots)
 
 
 def scan_workspace(
     plan: Plan, others: Iterable[Path] = (), staged: FoundFolder | None = None, opened: Iterable[Path] = ()
 ) -> ScanResult:
-    """Scan every root.
+    """Find all files that concern the drivers of a workspace.
 
     `others` are further files in the workspace whose changes matter. `staged` is a folder outside the roots that is
     treated as a replacement for the folder of the same name. `opened` are paths that drivers open to their servers.
@@ -124,7 +124,7 @@ def inside(path: Path, folder: Path) -> bool:
 
 
 def is_text(name: str) -> bool:
-    """Return whether a file name is printable text. File systems also allow line breaks and bytes that are not text."""
+    """Return whether a file name can be printed. File systems also allow line breaks and bytes that are no text."""
     return name.isprintable()
 
 
@@ -140,7 +140,9 @@ def find_driver_folder(workspace: Path, called: str, *files: str) -> Path | None
 
 
 def find_status(path: Path) -> Stat | None:
-    """Return the status of a file or folder, or None if it does not exist or cannot be examined."""
+    """Return the modification time and other status of a file. Return None if it does not exist or cannot be
+    examined.
+    """
     try:
         status = os.stat(path)  # noqa: PTH116  (the same, without more Paths every second)
     except (OSError, ValueError):
@@ -149,7 +151,7 @@ def find_status(path: Path) -> Stat | None:
 
 
 def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
-    """Yield everything below `top` that is not a folder, with its relative path, in a fixed order.
+    """Yield all files below `top`, each with its relative path and status, in a fixed order.
 
     Links are not followed. The walk stops after FILES_MAX + 1 entries. A folder at DEPTH_MAX is yielded itself and not
     entered. Folders and entries that cannot be examined are left out.
@@ -179,7 +181,9 @@ def walk(top: Path) -> Iterator[tuple[str, os.stat_result]]:
 
 
 def mark_of(folder: Path) -> bytes:
-    """Return a digest of the names and the status of all files in a folder, which every change to a file alters."""
+    """Return a digest of the names, sizes and modification times of all files in a folder, which any change of a file
+    changes.
+    """
     digest = hashlib.blake2b(digest_size=16)
     for name, status in walk(folder):
         digest.update(f"{name}\0{_stat(status)}\n".encode("utf-8", "surrogateescape"))
@@ -192,7 +196,7 @@ def _stat(status: os.stat_result) -> Stat:
 
 
 def _driver_folders(root: Root, drafts: list[Path], problems: list[FileProblem]) -> Iterator[FoundFolder]:
-    """Yield the driver folders directly below a root.
+    """Yield the driver folders directly below `root`.
 
     Folders that contain only a draft are added to `drafts` instead.
     """
@@ -211,7 +215,7 @@ def _driver_folders(root: Root, drafts: list[Path], problems: list[FileProblem])
 
 
 def _folders(path: Path, problems: list[FileProblem]) -> list[tuple[str, bool]]:
-    """Return the names of the folders in `path`, and whether each is a link.
+    """Return the names of the folders in `path`, each with whether it is a symbolic link.
 
     Return at most FOLDERS_MAX of them. Folders that are left out are reported in `problems`.
     """
@@ -235,7 +239,7 @@ def _folders(path: Path, problems: list[FileProblem]) -> list[tuple[str, bool]]:
 def _beside_tools(
     root: Root, contracts: list[tuple[Path, Stat | None]], problems: list[FileProblem]
 ) -> Iterator[FoundFolder]:
-    """Yield the folders below .tools that contain a DRIVER.md beside a TOOL.md, which AIP-14 allows.
+    """Yield the folders below .tools that have a DRIVER.md beside a TOOL.md, as AIP-14 allows.
 
     All TOOL.md files that are found are added to `contracts`.
     """

@@ -79,14 +79,14 @@ def this_machine(packages: Path) -> identity.HostMachine:
 
 
 class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that a driver names and would not receive, even if its value is stored."""
+    """A secret that a driver names and does not get, even if a value is stored."""
 
     slug: str
     problem: FileProblem
 
 
 def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
-    """Yield the secrets that no inventory describes for the driver or grants to it.
+    """Yield the secrets that a driver names and that no SECRETS.md describes, or lets the driver use.
 
     The secrets of `declared` must have been looked up before. The server is not started while there is an ungranted
     secret. The problem is only a warning, because the driver itself is valid: it is listed and waits for a credential.
@@ -116,7 +116,9 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
 
 
 class Surveyor:
-    """Survey of one workspace. It keeps what it read, to read only changed files the next time."""
+    """Reader of the driver files of one workspace. It remembers what it read, and later reads only files that have
+    changed.
+    """
 
     def __init__(self, plan: Plan, machine: identity.HostMachine) -> None:
         self._plan = plan
@@ -127,7 +129,9 @@ class Surveyor:
         self._inventories: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
 
     def survey(self, scan: ScanResult, remembered: Remembered) -> Declaration:
-        """Return all drivers of the workspace. `remembered` is the content of the trust store."""
+        """Return all drivers of the workspace, checked and with their contracts and secrets. `remembered` has the
+        records of trust.
+        """
         parsed = [self._read_folder(folder) for folder in scan.folders]
         self._parsed = {each.path: self._parsed[each.path] for each in parsed}
         self._lookup.refresh(scan.contracts)
@@ -152,7 +156,7 @@ class Surveyor:
         return self._plan.drivers.trust_workspace and declared.root.kind == "workspace"
 
     def _read_folder(self, location: FoundFolder) -> ParsedFolder:
-        """Read the declaration files of a folder, or return the previous result if nothing in the folder changed."""
+        """Parse the files of a driver folder. Return the previous result if nothing in the folder has changed."""
         before = self._parsed.get(location.path)
         if before is not None and before[0] == location.mark and location.mark is not None:
             return before[1]
@@ -185,7 +189,7 @@ class Surveyor:
         return parsed
 
     def _read_inventories(self, scan: ScanResult) -> list[ParsedFile[SecretInventory]]:
-        """Return the inventories of the workspace itself. Only changed files are read again."""
+        """Return the secrets that the workspace's own SECRETS.md files describe. Only changed files are read again."""
         readings: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
         for path, status in scan.inventories:
             before = self._inventories.get(path)
@@ -200,7 +204,7 @@ class Surveyor:
         return [reading for _, reading in readings.values()]
 
     def _declare(self, parsed: ParsedFolder, folders: Sequence[ParsedFolder], remembered: Remembered) -> Declared:
-        """Bind a driver to its contracts and check what it needs.
+        """Find the contracts of a driver, and check the driver against its surroundings.
 
         The `trusted` of the result only means that the files were accepted. It decides whether the inventory of the
         driver may be used for other drivers, and whether its contracts take precedence.
@@ -264,7 +268,9 @@ class Surveyor:
         return _with_problems(msgspec.structs.replace(declared, trusted=is_trusted), problems)
 
     def _check_surroundings(self, driver: Driver, parsed: ParsedFolder) -> Iterator[FileProblem]:
-        """Yield problems with the inventory, the skill files and the program that the driver names."""
+        """Yield problems if files that the driver names are missing or outside the workspace: its secrets, skills or
+        program.
+        """
         auth = driver.auth
         if auth is not None and auth.ref is not None and not escapes(auth.ref):
             path = Path(os.path.normpath(parsed.path / auth.ref))
@@ -290,7 +296,9 @@ class Surveyor:
             yield driver.places.problem(pointer, code, message, "write it, or correct the path")
 
     def _find_file(self, name: str, parsed: ParsedFolder) -> Path | None:
-        """Return the file of this name in the driver's folder or else in the workspace, or None if there is none."""
+        """Return a file that a driver names, from its folder or else from the workspace. Return None if there is
+        none.
+        """
         paths = (parsed.path / name, self._plan.workspace / name)
         return next((path for path in paths if self._is_near(path, parsed) and path.is_file()), None)
 
@@ -298,7 +306,7 @@ class Surveyor:
         return inside(path, self._plan.workspace) or inside(path, parsed.root.path)
 
     def _read_runner(self, name: str, parsed: ParsedFolder) -> tuple[dict[str, Any], dict[str, str]]:
-        """Return the block of a RUNNER.md (AIP-17).
+        """Return the content of the RUNNER.md that a driver names (AIP-17).
 
         Also return its path and digest if the file is outside the driver's folder, or an empty mapping if it is inside.
         """
@@ -318,7 +326,7 @@ class Surveyor:
 
 
 class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A TOOL.md after parsing. `digest` is set if the file is outside the folder of the driver that binds it."""
+    """A parsed TOOL.md. `digest` is set if the file is outside the folder of the driver that uses it."""
 
     path: Path
     reading: ParsedFile[Contract]
@@ -326,7 +334,7 @@ class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContractLookup:
-    """Lookup of the TOOL.md that an implements[].tool refers to.
+    """Search for the TOOL.md that an entry of a driver's implements[] means.
 
     A path is searched for in the driver's folder, then in the workspace, then in .tools/<folder name>/. An id is
     searched for in the driver's folder, then below .tools, then in the folders of other drivers (AIP-30.implements-2).
@@ -342,7 +350,7 @@ class ContractLookup:
         self.searched: set[Path] = set()
 
     def refresh(self, contracts: Sequence[tuple[Path, Stat | None]]) -> None:
-        """Read the contracts below .tools, and discard files that are gone or no longer needed."""
+        """Read the contracts below .tools, and forget files that are gone or not used any more."""
         paths = {path for path, _ in contracts} | self.searched
         self._readings = {path: reading for path, reading in self._readings.items() if path in paths}
         self.searched = set()
@@ -352,7 +360,7 @@ class ContractLookup:
     def bind(
         self, driver: Driver, parsed: ParsedFolder, folders: Sequence[ParsedFolder]
     ) -> tuple[dict[int, Contract], dict[str, str], list[FileProblem]]:
-        """Find and check the contract of every binding.
+        """Find and check the contract of each entry in a driver's implements[].
 
         Return the contracts by the index of the binding, the digests of bound files outside the driver's folder, and
         the problems.
@@ -387,7 +395,7 @@ class ContractLookup:
         return contracts, outside, problems
 
     def _find_file(self, path: Path) -> ContractFile | None:
-        """Return the contract in a file, or None if the file does not exist."""
+        """Return the contract in a file, or None if there is no such file. An unchanged file is not read again."""
         status = find_status(path)
         if status is None:
             return None
@@ -467,7 +475,8 @@ def _is_same(contract: Contract, other: Contract) -> bool:
 
 
 def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFolder]:
-    """Yield the folders that are used, and folders whose DRIVER.md cannot be read (AIP-file-1).
+    """Yield the driver folders that are used: of several with the same id and major version, those of the first root
+    (AIP-file-1). Also yield folders whose DRIVER.md cannot be read.
 
     If roots of different ranks contain the same driver, only the one in the earlier root is yielded, with a warning. If
     roots of the same rank contain it twice, both are yielded with an error, so that neither is used.
@@ -498,14 +507,16 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
 
 
 def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
-    """Return the driver with these problems instead of its own, errors first, and with the resulting state."""
+    """Return the driver with these problems in place of its previous ones, errors first, and with the state that
+    follows.
+    """
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = frozenset(each.code for each in ordered if each.severity == "error")
     return msgspec.structs.replace(declared, problems=ordered, state=_STATES.get(codes, DriverState.REJECTED))
 
 
 def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
-    """Choose one text for each contract, and refuse drivers that contain a different text of it.
+    """Choose one text of each contract that several drivers bring, and refuse drivers that bring another text.
 
     A text below .tools that a trusted driver binds takes precedence, then any other text of a trusted driver. If
     several texts have the highest precedence and differ, every driver of this contract is refused.
@@ -538,7 +549,7 @@ def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[De
 def _merge_inventories(
     drivers: Sequence[Declared], shared: Sequence[SecretInventory]
 ) -> tuple[list[Declared], tuple[SecretEntry, ...], tuple[FileProblem, ...]]:
-    """Merge inventories and look up the secrets of every driver in the result (AIP-19.file-3).
+    """Merge all descriptions of secrets, and give each driver the secrets that it names (AIP-19.file-3).
 
     The inventories of the workspace and of trusted drivers are merged. The inventory of an untrusted driver is only
     compared with them. Return the drivers, the merged inventory, and the problems that belong to no driver.
@@ -563,7 +574,7 @@ def _merge_inventories(
 
 
 def _with_secrets(declared: Declared, merged: tuple[SecretEntry, ...]) -> Declared:
-    """Return the driver with the entries that describe its secrets.
+    """Return the driver with the descriptions of the secrets that it names, and with problems about them.
 
     Problems are added for the secrets that it would not receive.
     """
