@@ -10,14 +10,14 @@ import ipaddress
 import re
 from pathlib import Path
 from typing import Any, Final
-from urllib.parse import SplitResult, urlsplit
+from urllib.parse import urlsplit
 
 import msgspec
 
 from interlock.ax.protocol.registration.authority import maybe_authority
 from interlock.config.problems import WRONG, At, WrongValue, quoted_word
 from interlock.config.value_types import UNSET, ParsedText, Text, ValueType, expand, read_text, resolve
-from interlock.credentials.protocol.resource import is_protected
+from interlock.credentials.protocol.resource import find_url_parts, is_protected
 from interlock.crypto.jose import PRIVATE, BadKey, find_pem_label, is_key_text, read_key_untrusted
 from interlock.crypto.webauthn import read_passkey_untrusted
 from interlock.net.protocol.address_scope import UNSPECIFIED_HOSTS, is_loopback
@@ -123,7 +123,7 @@ class Url(ParsedText, frozen=True):
         # From here on the text may hold a secret: no message repeats it.
         if not re.fullmatch(_URL, text):
             return at.wrong(f"{at.name} must be an http:// or https:// URL, in ASCII and without spaces")
-        parts = _split(text)
+        parts = find_url_parts(text)
         if parts is None or not parts.hostname:
             return at.wrong(f"{at.name} is not a valid URL", "check its host and port")
         if parts.username is not None or parts.password is not None:
@@ -153,7 +153,7 @@ class Origin(ParsedText, frozen=True):
         if text == "*":
             return at.wrong(f"{at.name} would let every web page call this node", "list each origin")
         bare = text.rstrip("/")
-        parts = _split(bare) if re.fullmatch(_ORIGIN, bare) else None
+        parts = find_url_parts(bare) if re.fullmatch(_ORIGIN, bare) else None
         if parts is None or not parts.hostname:
             return at.wrong(f"{at.name} must be an origin", 'write "https://app.example.com", without a path')
         host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
@@ -173,16 +173,6 @@ class Network(ParsedText, frozen=True):
         except ValueError:
             return at.wrong(f"{at.name} must be an IP address or network", 'for instance "10.0.0.0/8"')
         return str(network.network_address) if network.num_addresses == 1 else str(network)
-
-
-def _split(text: str) -> SplitResult | None:
-    """Split a URL into its parts, or return None if its host or port is malformed."""
-    try:
-        parts = urlsplit(text)
-        _ = parts.port  # raises when it is no port
-    except ValueError:
-        return None
-    return parts
 
 
 class NatsUrls(ValueType, frozen=True):
@@ -214,7 +204,7 @@ class _NatsUrl(ParsedText, frozen=True):
     called = "a URL"
 
     def parse(self, text: str, at: At) -> str | WrongValue:
-        parts = _split(text) if re.fullmatch(_NATS_URL, text) else None
+        parts = find_url_parts(text) if re.fullmatch(_NATS_URL, text) else None
         if parts is None or not parts.hostname or parts.path not in ("", "/") or parts.query or parts.fragment:
             return at.wrong(
                 f"{at.name} must be nats://HOST:PORT or tls://HOST:PORT", 'for instance "nats://127.0.0.1:4222"'
@@ -233,7 +223,7 @@ class MailServer(Text, frozen=True):
         text = super().read(value, at)
         if isinstance(text, WrongValue):
             return text
-        parts = _split(text)
+        parts = find_url_parts(text)
         if parts is None or parts.scheme not in ("smtp", "smtps") or not parts.hostname or parts.port == 0:
             return at.wrong(
                 f"{at.name} must be smtp://HOST or smtps://HOST, with USER:PASSWORD@ where it asks for them"

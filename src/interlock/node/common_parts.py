@@ -187,9 +187,6 @@ class ApprovalParts:
 
 # The way of a call
 
-EXECUTION_IDLE_S = 1800.0  # an agent that reports no step for so long has ended its execution
-EXECUTIONS_KEPT_S = 86_400.0  # how long the record of an ended execution can be asked for
-
 
 class SafetyParts:
     """The parts of a node for the execution safety loop (MCP-AQL 8.6 to 8.8): its records, the loop, and the check of
@@ -206,7 +203,7 @@ class SafetyParts:
             policies=Policies(plan.safety),
             clock=clock,
             blocks=Blocks(kv, clock),
-            executions=Executions(stores.local.kv, clock, EXECUTIONS_KEPT_S),
+            executions=Executions(stores.local.kv, clock, plan.aql.execution_keep_s),
             challenges=challenges,
             names=CallableNames(live, names.find_name, names.lifted_names),
             recorder=stores.recorder,
@@ -214,7 +211,7 @@ class SafetyParts:
                 (bool(approvals.notifier.channels) and approvals.guard_changes.may_send_codes)
                 or bool(approvals.anchors.approver_names(TOOL_PREFIX + name))
             ),
-            idle_s=EXECUTION_IDLE_S,
+            idle_s=plan.aql.execution_idle_s,
         )
         self.attempts = attempts = Attempts(kv, clock, is_progressive=plan.safety.progressive_lockout)
         self.verification = Verification(loop, codes, attempts, clock)

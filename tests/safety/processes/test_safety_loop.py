@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 from msgspec import Raw
 from tests.gate.held_calls import proof
-from tests.safety.agents import LOOK, AgentNode, agent_node, failed
+from tests.safety.agents import ENFORCING, LOOK, AgentNode, agent_node, failed
 
 from interlock.approvals.grants_api import DraftGrant, Grant, SignGrant
 from interlock.aql.loop_operations import INSTRUCTIONS
@@ -538,6 +538,19 @@ async def test_a_silent_agent_has_failed_after_a_while(here: AgentNode) -> None:
     assert execution is not None
     answer = execution.answer()
     assert answer["status"] == "failed" and answer["error"]["code"] == "INTERNAL_ERROR"
+
+
+async def test_the_configuration_says_when_executions_have_failed_and_are_forgotten(tmp_path: Path) -> None:
+    async with agent_node(tmp_path, f"[aql]\nexecution_idle_s = 60\nexecution_keep_s = 120\n{ENFORCING}") as here:
+        agent = here.agent("client:silent")
+        await agent.start()
+        (execution,) = here.loop.executions.live()
+        here.clock.ahead += 61
+        here.loop.fail_idle()
+        assert execution.answer()["status"] == "failed"
+        assert here.loop.executions.find(execution.id) is execution
+        here.clock.ahead += 121
+        assert here.loop.executions.find(execution.id) is None
 
 
 async def test_the_state_of_the_check_is_explained(here: AgentNode, tmp_path: Path) -> None:

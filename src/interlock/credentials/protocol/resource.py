@@ -179,7 +179,7 @@ def read_metadata_untrusted(data: bytes, issuer: str) -> ServerMetadata:
 
 def is_protected(url: str) -> bool:
     """Return whether the traffic with a URL cannot be changed on its way: it uses https, or http to this machine."""
-    parts = _split_url(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
+    parts = find_url_parts(url) if _VISIBLE.fullmatch(url) else None  # `urlsplit` drops line breaks
     host = (parts.hostname if parts is not None else None) or ""
     if parts is None or not _HOST.fullmatch(host) or parts.username is not None or "#" in url:
         return False
@@ -187,11 +187,12 @@ def is_protected(url: str) -> bool:
 
 
 def is_loopback_url(url: str) -> bool:
-    parts = _split_url(url)
+    parts = find_url_parts(url)
     return parts is not None and is_loopback(parts.hostname or "")
 
 
-def _split_url(url: str) -> SplitResult | None:
+def find_url_parts(url: str) -> SplitResult | None:
+    """Split a URL into its parts, or return None if its host or port is malformed."""
     try:
         parts = urlsplit(url)
         _ = parts.port  # raises when it is no port
