@@ -1,23 +1,37 @@
 """Commands about devices."""
 
+import asyncio
 import contextlib
 import errno
+import shlex
+import signal
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
+import msgspec
 import typer
 
+from interlock.ax.protocol.names import is_segment
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
+from interlock.cli.terminal.drawing import poll
 from interlock.cli.terminal.errors import BadUsage, Unreachable
+from interlock.cli.terminal.text import local_time, one_line
+from interlock.core.clock import rfc3339
+from interlock.devices.protocol.description import SIMULATED, DeviceDescription, Event, LinkDescription
+from interlock.devices.protocol.message_text import MessageTexts
+from interlock.devices.protocol.messages import DeviceFault
+from interlock.devices.transports.simulated_port import Faults, LineFault, SimulatedPort
+from interlock.devices.transports.transport import SharedConnections, TransportFailed, TransportOwner
+from interlock.devices.transports.uart import UartTransport
+from interlock.links.api import GET_FRAMES, Frame, Frames
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.terminal.output import Output
-    from interlock.devices.protocol.description import DeviceDescription, Event
-    from interlock.devices.transports.simulated_port import Faults, LineFault
-    from interlock.links.api import Frame
 
 MONITOR_S = 0.2
 _NAME_PORT = "name one with --port; a device whose port is 'simulated' is played by the node itself"
@@ -65,10 +79,6 @@ def simulate(
         interlock device simulate thermostat --noise 0.001 --loss 0.1 --seed 7
         interlock device simulate thermostat --event overheated --every 10
     """
-    import asyncio
-
-    from interlock.devices.protocol.description import SIMULATED
-
     description = _read_description(invocation, device)
     where = port or description.link.port
     if where is None or where == SIMULATED:
@@ -79,8 +89,6 @@ def simulate(
         raise BadUsage("usage", f"{device} describes no event {event!r}", hint=f"it describes: {names}")
     try:
         with _libraries_of(device):
-            from interlock.devices.transports.simulated_port import Faults
-
             faults = Faults(noise=noise, loss=loss, seed=seed)
             with contextlib.suppress(KeyboardInterrupt):
                 asyncio.run(_play(invocation.out, description, where, faults, sent_event, every))
@@ -103,20 +111,12 @@ def _libraries_of(device: str) -> Iterator[None]:
 
 
 async def _play(
-    out: "Output", description: "DeviceDescription", where: str, faults: "Faults", event: "Event | None", every_s: float
+    out: "Output", description: DeviceDescription, where: str, faults: Faults, event: Event | None, every_s: float
 ) -> None:
     """Play the device at the port `where` until the process is ended. Send `event` every `every_s` seconds."""
-    import asyncio
-    import signal
-    import sys
-
-    from interlock.devices.protocol.message_text import MessageTexts
-    from interlock.devices.protocol.messages import DeviceFault
-    from interlock.devices.transports.simulated_port import SimulatedPort
-
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
 
-    def show(is_ours: bool, message: bytes, happened: "LineFault | None") -> None:
+    def show(is_ours: bool, message: bytes, happened: LineFault | None) -> None:
         is_unread = happened == "spoiled" and not is_ours  # bytes that came, no message yet
         text = message.hex(" ") if is_unread else texts.text(message)
         if out.as_json:
@@ -150,7 +150,8 @@ async def _play(
         await simulated.close()
 
 
-def _read_description(invocation: Invocation, device: str) -> "DeviceDescription":
+def _read_description(invocation: Invocation, device: str) -> DeviceDescription:
+
     from interlock.config.load import DEVICE_FOLDER, read_device_file
 
     named = Path(device)
@@ -185,9 +186,6 @@ def monitor(
         interlock device monitor thermostat --json | jq -r .text
         interlock device monitor boards/valve.toml
     """
-    from interlock.cli.terminal.drawing import poll
-    from interlock.links.api import GET_FRAMES, Frames
-
     if segment.endswith(".toml"):
         _watch_port(invocation, segment, count, heartbeats)
         return
@@ -220,11 +218,6 @@ def _watch_port(
     invocation: Invocation, device: str, count: int | None, heartbeats: bool, unreachable: Unreachable | None = None
 ) -> None:
     """Show the messages that a device sends by itself, read from its port, until Ctrl-C."""
-    import asyncio
-
-    from interlock.devices.protocol.description import SIMULATED
-    from interlock.devices.transports.transport import TransportFailed
-
     description = _read_description(invocation, device)
     port = description.link.port
     if description.link.transport != "uart_cbor" or port is None or port == SIMULATED:
@@ -243,19 +236,10 @@ def _watch_port(
         raise Refused("port_closed", f"the port of {device} cannot be read: {failed}", hint=hint) from failed
 
 
-async def _watch(invocation: Invocation, description: "DeviceDescription", count: int | None, heartbeats: bool) -> None:
+async def _watch(invocation: Invocation, description: DeviceDescription, count: int | None, heartbeats: bool) -> None:
     """Show the messages from the port of a device. Raise TransportFailed if the port cannot be opened, or when the line
     is lost.
     """
-    import asyncio
-    import time
-
-    from interlock.core.clock import rfc3339
-    from interlock.devices.protocol.message_text import MessageTexts
-    from interlock.devices.transports.transport import SharedConnections, TransportFailed, TransportOwner
-    from interlock.devices.transports.uart import UartTransport
-    from interlock.links.api import Frame
-
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
     shown = 0
     ended: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
@@ -286,12 +270,7 @@ async def _watch(invocation: Invocation, description: "DeviceDescription", count
         raise TransportFailed(lost)
 
 
-def _show(invocation: Invocation, frame: "Frame") -> None:
-    import sys
-
-    import msgspec
-
-    from interlock.cli.terminal.text import local_time, one_line
+def _show(invocation: Invocation, frame: Frame) -> None:
 
     if invocation.out.as_json:
         invocation.out.json_line(msgspec.to_builtins(frame))
@@ -330,10 +309,6 @@ def test(
         interlock device test --profile b --port /dev/ttyUSB0
         interlock device test boards/valve.toml --port socket://localhost:5555 --json
     """
-    import msgspec
-
-    from interlock.devices.protocol.description import SIMULATED, DeviceDescription, LinkDescription
-
     if (device is None) == (profile is None):
         raise BadUsage("usage", "name a DEVICE or a --profile", hint="a device without a description has a --profile")
     if device is not None:
@@ -373,9 +348,6 @@ def write_scaffold(
     Examples:
         interlock device scaffold thermostat.toml --out firmware
     """
-    import shlex
-
-    from interlock.ax.protocol.names import is_segment
     from interlock.devices.protocol.scaffold import CannotScaffold, scaffold
 
     if not is_segment(source.stem):
