@@ -44,7 +44,7 @@ by its data folder.
 | `MCP_AQL_ENDPOINT_MODE`, `MCP_AQL_ENDPOINT_PROFILE`, `MCP_AQL_TOOL_PREFIX`, `MCPAQL_SAFETY_LOOP` | `aql.mode`, \
 `aql.profile`, `aql.tool_prefix` and `safety.mode`, under the names of MCP-AQL |
 | `XDG_CONFIG_HOME`, `XDG_DATA_HOME` | where your own configuration, keys and data are, except on macOS |
-| `SSL_CERT_FILE` | the authorities that `--url` over https is checked by |
+| `SSL_CERT_FILE` | the certificate authorities that verify `--url` over https |
 | `NO_COLOR`, `COLUMNS` | no colours; how wide tables are where there is no terminal |
 """
 

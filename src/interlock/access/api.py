@@ -16,7 +16,7 @@ class RoomOfToken(Struct, frozen=True, kw_only=True):
 
     Members:
         topic: The room.
-        participant: Who its holder is there.
+        participant: The id of its holder in the room.
         privilege: What it may do there: full or restricted.
     """
 
@@ -122,7 +122,7 @@ class TokenRoom(RequestBody, frozen=True, kw_only=True):
 
     Members:
         topic: The room.
-        participant: Who its holder is there.
+        participant: The id of its holder in the room.
         privilege: What it may do there.
         protocol: What it speaks; null: it says so itself.
     """

@@ -58,10 +58,10 @@ def token(
         audience: Who uses it: a program, a subserver, a participant of a room, or a person at the operator endpoint.
         name: Who gets it.
         scope: What it may do at most.
-        days: How long it lasts; auth.token_days if not given.
+        days: How many days it is valid; auth.token_days if not given.
         topic: The room it is for.
-        participant: Who its holder is there.
-        privilege: What it may do there; restricted if not given.
+        participant: The id of its holder in the room.
+        privilege: Its privilege in the room; restricted if not given.
 
     Examples:
         interlock access token --for client --name laptop
@@ -167,7 +167,7 @@ def list_tokens(invocation: Invocation) -> None:
 @verb(app, "revoke")
 def revoke(
     invocation: Invocation,
-    ref: Annotated[str, typer.Argument(metavar="NAME|ID", help="A token's id, or the name that its tokens bear.")],
+    ref: Annotated[str, typer.Argument(metavar="NAME|ID", help="A token's id, or the name of several tokens.")],
 ) -> None:
     """Revoke a token, or all of one name. Its sessions end at once.
 
@@ -262,10 +262,10 @@ def certificate(
         name: The name of the node; also its DNS name if --dns gives none.
         dns: A name it is reached by; may be repeated.
         ip: An address; may be repeated.
-        days: How long it lasts.
+        days: How many days it is valid.
         folder: Where the CA is; tls in the data folder if not given.
-        renew: Write over the one that is there.
-        revoke: Put it on the revocation list instead.
+        renew: Make a new one in place of the existing one.
+        revoke: Put the certificate on the revocation list instead.
 
     Examples:
         interlock access certificate hub.example.com
@@ -361,7 +361,7 @@ def key(
         name: Whose key it is.
         approves: Tools it may approve; may be repeated.  [default: *]
         kind: What kind of key to make.
-        show: Print what is there, make nothing.
+        show: Print the existing key, and make nothing.
         revoke: Take it back at the node, and remove it here.
         no_passphrase: Every program that can read the file can approve.
 

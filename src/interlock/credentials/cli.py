@@ -97,8 +97,10 @@ def set_secret(
 @verb(app, "remove")
 def remove(
     invocation: Invocation,
-    name: Annotated[str, typer.Argument(metavar="NAME", help="As interlock secrets list shows it.")],
-    kind: Annotated[Literal["secret", "token", "client"], typer.Option("--kind", help="What it is.")] = "secret",
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The name that interlock secrets list shows.")],
+    kind: Annotated[
+        Literal["secret", "token", "client"], typer.Option("--kind", help="The kind of entry to remove.")
+    ] = "secret",
 ) -> None:
     """Remove a secret, a token or a registration.
 

@@ -586,7 +586,7 @@ UPDATE_FAILED: Final = ErrorCase("update_failed", 409, "the newest release does 
 
 FORGET: Final = FlagParameter(
     name="forget",
-    description="Also what the next version of this driver would be compared with.",
+    description="Also forget what the next version of this driver would be compared with.",
     choices=("true", "false"),
     default="false",
 )

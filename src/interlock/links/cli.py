@@ -213,7 +213,7 @@ def logs(
     invocation: Invocation,
     segment: Segment,
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, max=10_000, help="How many of the last lines.")] = 200,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new lines until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new lines until Ctrl-C.")] = False,
 ) -> None:
     """Show what a server wrote to its stderr.
 

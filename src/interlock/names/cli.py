@@ -41,7 +41,9 @@ T = TypeVar("T")
 Body = TypeVar("Body", bound=Callable[..., None])
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The surface name.")]
 Prefix = Annotated[str, typer.Argument(metavar="PREFIX", help="The vendor prefix, with its last underscore.")]
-Override = Annotated[str, option("--override", "Act in the place of the controller; recorded.", "REASON")]
+Override = Annotated[
+    str, option("--override", "Act in place of the controller, for a reason that is recorded.", "REASON")
+]
 
 
 def _text(name: str, help: str, metavar: str) -> Any:
@@ -60,9 +62,9 @@ _PROPOSAL: Final[Mapping[str, Any]] = {
     "authentication_scope": _text("--scope", "Which credential servers ask for.", "SCOPE"),
     "vendor_prefix": _text("--prefix", "The vendor prefix it falls under.", "PREFIX"),
     "argument_schema": Annotated[Path | None, option("--arguments", "JSON Schema of the arguments.", "FILE")],
-    "return_schema": Annotated[Path | None, option("--returns", "JSON Schema of what is returned.", "FILE")],
+    "return_schema": Annotated[Path | None, option("--returns", "JSON Schema of the result.", "FILE")],
     "semantics": _text("--semantics", "What it does, or where that is described.", "TEXT"),
-    "provisional": _flag("--provisional", "Until the specification has a stable place."),
+    "provisional": _flag("--provisional", "Register it as provisional, until its specification has a stable place."),
     "cross_vendor": _flag("--cross-vendor", "Meant for several operators."),
     "breaking": _flag("--breaking", "Callers have to change."),
     "no_authentication_planned": _flag("--no-authentication-planned", "A public surface stays public."),
@@ -173,7 +175,7 @@ def list_names(invocation: Invocation, *, public: Public = False, status: OfStat
     """List the registry; exit 1 while a review is overdue.
 
     Options:
-        public: Only public ones: who serves them, and how often.
+        public: Only public names: who serves them, and how often.
         status: Only entries of this status.
 
     Examples:
@@ -212,7 +214,7 @@ def show(invocation: Invocation, name: Name, *, log: Annotated[bool, option("--l
     """Show an entry, its requests and its log.
 
     Options:
-        log: Every step, from the first request on.
+        log: Show every step since the first request.
 
     Examples:
         interlock names show org_alter_handbook --log
@@ -301,7 +303,7 @@ def request(
     invocation: Invocation,
     name: Name,
     *,
-    key: Annotated[str | None, option("--key", "Whose signatures count: ed25519:BASE64.", "KEY")] = None,
+    key: Annotated[str | None, option("--key", "The public key whose signatures count: ed25519:BASE64.", "KEY")] = None,
     handle: Annotated[str | None, option("--handle", "A label of the controller.", "~NAME")] = None,
     previous: Annotated[str | None, option("--previous", "The request that was returned.", "ID")] = None,
     override: Override = "",
@@ -335,7 +337,7 @@ def deprecate(
     successor: Annotated[str, option("--successor", metavar="NAME")] = "",
     override: Override = "",
 ) -> None:
-    """Mark a name as deprecated. It stays registered, and servers that offer it go on.
+    """Mark a name as deprecated. It stays registered, and servers may still offer it.
 
     Options:
         successor: What to use instead.
@@ -377,7 +379,7 @@ def transfer(
     """Transfer an entry to another controller. Each of the two asks for it once.
 
     Options:
-        to: Who is to have it.
+        to: The new controller.
 
     Examples:
         interlock names transfer acme_search --to "Zebra Ltd"
@@ -538,7 +540,7 @@ def sign(
         subject: The surface name, prefix or request.
         controller: The controller for which it is signed.
         key: The key of the controller on this machine.
-        from_: What the action takes, as a JSON object.
+        from_: The input of the action, as a JSON object.
         registry: The registry it is for: GET /registry/names names it.  [default: this node]
 
     Examples:
@@ -625,7 +627,7 @@ def publish(
     invocation: Invocation,
     *,
     form: Annotated[Form, typer.Option("--form", help="The form.")] = "json",
-    out: Annotated[Path | None, option("--out", "Where to; stdout if not given.", "FILE")] = None,
+    out: Annotated[Path | None, option("--out", "The file to write; stdout if not given.", "FILE")] = None,
 ) -> None:
     """Write the registry as it is published. Needs no running node.
 
@@ -663,8 +665,8 @@ def import_registry(
     document: Annotated[Path, typer.Argument(metavar="FILE", help="A published registry: JSON, XML or CSV.")],
     *,
     source: Annotated[str | None, option("--source", "Where it comes from.", "URL")] = None,
-    trusted: Annotated[bool, option("--trusted", "Enforce what it says, not only warn.")] = False,
-    pin: Annotated[str, option("--pin", "What its digest must be.", "DIGEST")] = "",
+    trusted: Annotated[bool, option("--trusted", "Enforce its entries instead of only warning.")] = False,
+    pin: Annotated[str, option("--pin", "The digest that it must have.", "DIGEST")] = "",
 ) -> None:
     """Import another registry, read-only here. Needs no running node and no network.
 
@@ -698,7 +700,7 @@ def trust(
     """Enforce the entries of an imported registry.
 
     Options:
-        source: As names list shows it.
+        source: The source, as names list shows it.
         revoke: No longer.
 
     Examples:

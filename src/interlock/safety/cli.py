@@ -21,7 +21,7 @@ app = verb_app(
 
 @verb(app, "list")
 def list_agents(invocation: Invocation) -> None:
-    """List agents: what they are at, and which are blocked.
+    """List agents with what they do now, and which are blocked.
 
     Examples:
         interlock agents list

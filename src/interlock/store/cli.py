@@ -39,7 +39,7 @@ app = verb_app(
 def tail(
     invocation: Invocation,
     lines: Annotated[int, typer.Option("-n", "--lines", min=1, max=PAGE, help="How many of the last records.")] = 20,
-    follow: Annotated[bool, typer.Option("-f", "--follow", help="Go on with new records until Ctrl-C.")] = False,
+    follow: Annotated[bool, typer.Option("-f", "--follow", help="Keep printing new records until Ctrl-C.")] = False,
 ) -> None:
     """Show the last records: who called what, and how it ended.
 

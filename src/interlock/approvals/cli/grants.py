@@ -29,8 +29,10 @@ Below = Annotated[
 OneOf = Annotated[list[str] | None, option("--one-of", "One of these values; may be repeated.", "ARG=A,B")]
 Most = Annotated[list[str] | None, option("--max", "A number from 0 to this one.", "ARG=NUMBER")]
 Least = Annotated[list[str] | None, option("--min", "The smallest number instead of 0.", "ARG=NUMBER")]
-Equal = Annotated[list[str] | None, option("--equal", "This value; of a held call, its own.", "ARG[=VALUE]")]
-Free = Annotated[list[str] | None, option("--any", "Whatever it is, also absent.", "ARG")]
+Equal = Annotated[
+    list[str] | None, option("--equal", "Exactly this value; without VALUE, that of the held call.", "ARG[=VALUE]")
+]
+Free = Annotated[list[str] | None, option("--any", "Any value of this argument, or none.", "ARG")]
 Calls = Annotated[
     int | None, typer.Option("--calls", metavar="N", min=1, help="For this many calls.", show_default=False)
 ]
@@ -152,14 +154,14 @@ app = verb_app(
     """,
 )
 
-Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.")]
+Reference = Annotated[str, typer.Argument(metavar="ID", help="The id, or its beginning.")]
 
 
 @verb(app, "list")
 def list_grants(
-    invocation: Invocation, *, everything: Annotated[bool, option("--all", "Also those that are over.")] = False
+    invocation: Invocation, *, everything: Annotated[bool, option("--all", "Also grants that have ended.")] = False
 ) -> None:
-    """List standing grants: who uses them, for which tool, how often, and until when.
+    """List standing grants, how often each was used, and until when.
 
     Examples:
         interlock grants list
@@ -208,7 +210,7 @@ def show(invocation: Invocation, id: Reference) -> None:
 @verb(app, "sign")
 def sign(
     invocation: Invocation,
-    tool: Annotated[str, typer.Argument(metavar="TOOL", help="Its name.", autocompletion=tool_names)],
+    tool: Annotated[str, typer.Argument(metavar="TOOL", help="The name of the tool.", autocompletion=tool_names)],
     *,
     who: Annotated[str, option("--who", "The caller, as interlock approvals names it.", "CALLER")],
     below: Below = None,

@@ -206,7 +206,7 @@ def approvals(
     Held calls, unclassified tools, tools whose definition changed, agents that wait: who asked, and how long is left.
 
     Options:
-        words: One of them in full.
+        words: One approval in full.
         everything: Also what was decided, and what lapsed.
         code: Show the code of an agent's challenge too; takes your key.
         key: Which of your keys signs.
@@ -331,7 +331,7 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
 
 approve_app = verb_app("Approve what waits, with your signature.")
 
-Reference = Annotated[str, typer.Argument(metavar="ID", help="Its id, or how it begins.", autocompletion=approval_ids)]
+Reference = Annotated[str, typer.Argument(metavar="ID", help="The id, or its beginning.", autocompletion=approval_ids)]
 ToolClass = Literal["read_only", "reversible", "irreversible", "promote", "remove"]
 CLASSES: tuple[ToolClass, ...] = ("read_only", "reversible", "irreversible", "promote", "remove")
 
@@ -367,10 +367,10 @@ def approve(
     same folder and numbers up to this one are proposed, and everything else stays the same unless you say otherwise.
 
     Options:
-        tool_class: What the tool is, or what becomes of a provisional name.
+        tool_class: The class of the tool, or what happens to a provisional name.
         reason: Why; it is recorded.
         key: Which of your keys signs.
-        proof: One signed elsewhere, or - for stdin.
+        proof: A proof that was signed elsewhere, or - for stdin.
         code: For the first approver: the setup code that the terminal of the node shows.
         yes: Do not ask: I have read what will happen.
         standing: Sign a standing grant for this call and calls like it.

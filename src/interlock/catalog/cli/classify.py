@@ -115,7 +115,7 @@ def classify(
 
     Options:
         pattern: A glob of names, or one name.
-        classes: What it is; may be repeated.
+        classes: The class of a tool; may be repeated.
         rules: Print rules to paste instead of asking.
         key: Which of your keys signs.
         yes: Sign what is proposed without asking.

@@ -56,8 +56,8 @@ def list_tools(
 
     Options:
         pattern: A glob of names, or a part of a name.
-        search: Those that fit the words best, best first.
-        operations: What the AQL surfaces make of each: category, and by which rule.
+        search: The tools that match the words, the best match first.
+        operations: Show the MCP-AQL category of each tool, and the rule that decided it.
 
     Examples:
         interlock tools list
@@ -139,7 +139,7 @@ def show(
 
     Options:
         name: Qualified name or alias.
-        caller: Whose call: local, client:NAME, or another principal.
+        caller: The principal of the call: local, client:NAME, or another.
 
     Examples:
         interlock tools show time.get_current_time

@@ -66,10 +66,10 @@ def simulate(
 
     Options:
         device: A segment of .devices in the workspace, or a description file.
-        port: Instead of the port of the description.
+        port: The port, if not that of the description.
         noise: The chance of a wrong bit, per byte.
         loss: The chance that a message is lost.
-        seed: The same faults each time.
+        seed: A number that makes the faults the same each time.
         event: An event of the description that it sends.
         every: Seconds between two events.
 
@@ -178,7 +178,7 @@ def monitor(
 
     Options:
         segment: Its segment, or a description file.
-        count: End after so many messages.
+        count: End after this many messages.
         heartbeats: Show heartbeats as well.
 
     Examples:
@@ -298,7 +298,7 @@ def test(
 
     Options:
         device: A segment of .devices in the workspace, or a description file.
-        profile: Without a description: what it claims to be.
+        profile: Without a description: the profile that the device has.
         port: A device file, or socket://HOST:PORT.
         within: Seconds for each answer.
         gap: Seconds of silence that end a frame.

@@ -67,14 +67,14 @@ def add(
         tools: Only these tools, with these contracts.
         env: A variable it is started with; may be repeated.
         secret: A variable, or a bearer token, that is kept as a secret.
-        header: Sent to a server at an address.
+        header: A header that is sent to a server at an address.
         egress: A host it may reach; may be repeated.
         program: A program it may start, like git; may be repeated.
         write: A folder it may write in; may be repeated.
         with_: Installed beside a pypi package.
         yes: Accept the proposed classes without asking.
         replace: Overwrite a driver of this id.
-        no_trust: Write it, and leave trusting it for later.
+        no_trust: Write the driver, but do not trust it yet.
 
     Examples:
         interlock add npm:@modelcontextprotocol/server-filesystem -- ~/Documents

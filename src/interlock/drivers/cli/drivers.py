@@ -61,7 +61,7 @@ def show(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The name of a driver or of a contract.")],
 ) -> None:
-    """Show what a driver starts, what it may access and which secrets it gets.
+    """Show what a driver starts, what it may access, and its secrets.
 
     And what is wrong with it, and what changed since it was trusted. Of a contract: which driver serves it, and why.
 
@@ -150,7 +150,7 @@ def allow(
     invocation: Invocation,
     name: Name,
     host: Annotated[str, typer.Argument(metavar="HOST", help="api.example.com or *.example.com.")],
-    revoke: Annotated[bool, option("--revoke", "No longer.")] = False,
+    revoke: Annotated[bool, option("--revoke", "Take the permission back.")] = False,
 ) -> None:
     """Let a driver reach a host that its file does not name.
 
@@ -240,7 +240,7 @@ def remove(
     """Delete a driver's folder and stop its server.
 
     Options:
-        forget: Also what the next version of this driver would be compared with.
+        forget: Also forget what the next version of this driver would be compared with.
 
     Examples:
         interlock drivers remove filesystem
@@ -355,7 +355,7 @@ skills_app = verb_app(
 
 @verb(skills_app, "list")
 def list_skills(invocation: Invocation) -> None:
-    """List the skills that drivers add prompts to, and those that come with Interlock.
+    """List the skills of drivers, and those of Interlock.
 
     Examples:
         interlock skills list

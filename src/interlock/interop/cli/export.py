@@ -101,7 +101,9 @@ def export_client(
     *,
     for_client: For = None,
     write: Write = False,
-    http: Annotated[bool, option("--http", "By the node's URL; else by a program it starts.")] = False,
+    http: Annotated[
+        bool, option("--http", "Connect by the node's URL, not by a program that the client starts.")
+    ] = False,
 ) -> None:
     """Show what a client needs in its file to use this node.
 

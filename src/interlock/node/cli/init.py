@@ -36,7 +36,7 @@ def init(
     the file, the second run adds the passkey to it.
 
     Options:
-        force: Write over a file that is there.
+        force: Overwrite an existing file.
         key: What your key is called.
         no_key: Make no key: calls cannot be approved yet.
         no_passphrase: Every program that can read the key's file can approve.

@@ -41,7 +41,7 @@ def serve(
 
     Options:
         stdio: Speak MCP on stdin and stdout, for one desktop client.
-        only: Only this server, its names without the prefix.
+        only: Offer only this server, with its names without the prefix.
         surface: What clients see: flat, auto, aql, aql-single or safety.
         log_format: The log on stderr, a line for each event.
 

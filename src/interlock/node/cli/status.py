@@ -32,7 +32,7 @@ def status(
     segment: Annotated[str | None, typer.Argument(metavar="SEGMENT", autocompletion=segments)] = None,
     watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
 ) -> None:
-    """Show the tree of servers, how each stands and why.
+    """Show the tree of servers, with the state of each and why.
 
     Also what each offers, how quickly it answers, and which of its tools are withheld.
 

@@ -28,7 +28,7 @@ app = verb_app(
 
 Topic = Annotated[str, typer.Argument(metavar="TOPIC", help="The room.")]
 ParticipantId = Annotated[str, typer.Argument(metavar="PARTICIPANT", help="Its id in the room.")]
-InRoom = Annotated[str | None, option("--topic", "Which room, where it is in several.", "TOPIC")]
+InRoom = Annotated[str | None, option("--topic", "The room, if the participant is in several.", "TOPIC")]
 Reason = Annotated[str, option("--reason", "Why; it is recorded.", "TEXT")]
 
 
