@@ -279,8 +279,7 @@ def parent_lines(parents: tuple[Parent, ...], *, width: int, now: datetime, asci
         if parent.budget:
             remarks.append((f"it gave us {budget_text(parent.budget)}", budget_style(parent.budget)))
         for text, remark_style in remarks:
-            wrapped = textwrap.wrap(text, max(20, width - len(GAP)), break_on_hyphens=False)
-            lines += [Text(f"{GAP}{line}", style=remark_style) for line in wrapped]
+            lines += [Text.assemble(GAP, line) for line in _paragraph(text, width - len(GAP), remark_style)]
     return lines
 
 

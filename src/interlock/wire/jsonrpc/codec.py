@@ -416,13 +416,10 @@ def find_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
     try:
         if not data.isascii():
             _check_utf8(data)
-        if len(data) > PARAMS_REST_BYTES_MAX:
-            whole = _find_large_request(data)
-            if whole is None:
-                return None
-        else:
-            whole = _decode_whole(data)
+        whole = _find_large_request(data) if len(data) > PARAMS_REST_BYTES_MAX else _decode_whole(data)
     except _UNREADABLE:
+        return None
+    if whole is None:
         return None
     message_id = bytes(whole.id)
     if whole.method and ((message_id.isdigit() and len(message_id) <= ID_BYTES_MAX) or is_id(message_id)):

@@ -193,6 +193,10 @@ class InclusionVerdict(IntEnum):
     REJECTS = 2
 
 
+# The three verdicts, by their short names.
+ACCEPTS, UNDECIDED, REJECTS = InclusionVerdict
+
+
 class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
     """A difference of two schemas at one place. In the path, `*` stands for the items of an array."""
 
@@ -204,7 +208,7 @@ class SchemaDifference(msgspec.Struct, frozen=True, kw_only=True):
 class InclusionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The verdict of a comparison of two schemas, with the differences that led to it."""
 
-    verdict: InclusionVerdict = InclusionVerdict.ACCEPTS
+    verdict: InclusionVerdict = ACCEPTS
     differences: tuple[SchemaDifference, ...] = ()  # why it is not yes: those of the worst verdict
 
 
@@ -213,7 +217,7 @@ ACCEPTED: Final = InclusionOutcome()
 
 def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
     """Combine the outcomes of several comparisons that must all be accepted."""
-    worst = InclusionVerdict.ACCEPTS
+    worst = ACCEPTS
     differences: list[SchemaDifference] = []
     for each in outcomes:
         if each is ACCEPTED:
@@ -222,7 +226,7 @@ def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
             worst, differences = each.verdict, []
         if each.verdict is worst:
             differences.extend(each.differences)
-    if worst is InclusionVerdict.ACCEPTS:
+    if worst is ACCEPTS:
         return ACCEPTED
     return InclusionOutcome(verdict=worst, differences=tuple(dict.fromkeys(differences))[:DIFFERENCES_MAX])
 
@@ -237,8 +241,8 @@ def includes(
     narrow_side: Side,
     *narrow: Any,
     path: str = "",
-    unnamed: InclusionVerdict = InclusionVerdict.UNDECIDED,
-    tighter: InclusionVerdict = InclusionVerdict.UNDECIDED,
+    unnamed: InclusionVerdict = UNDECIDED,
+    tighter: InclusionVerdict = UNDECIDED,
     effort: Effort | None = None,
 ) -> InclusionOutcome:
     """Decide whether the schema `wide` allows every value that satisfies all schemas in `narrow`. The verdict is
@@ -249,12 +253,12 @@ def includes(
     tighter length or bound.
     """
     if not (narrow_side.is_bounded and wide_side.is_bounded):
-        return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
+        return differs(UNDECIDED, path, TOO_MUCH, TOO_MUCH)
     comparison = _Comparison(narrow_side, wide_side, unnamed, tighter, effort or Effort())
     try:
         return comparison.compare(narrow, wide, path, 0)
     except (EffortSpent, RecursionError):
-        return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
+        return differs(UNDECIDED, path, TOO_MUCH, TOO_MUCH)
 
 
 class _Comparison:
@@ -274,7 +278,7 @@ class _Comparison:
     def compare(self, narrow: tuple[Any, ...], wide: Any, path: str, depth: int) -> InclusionOutcome:
         self._effort.spend(1)
         if depth > DEPTH_MAX:
-            return differs(InclusionVerdict.UNDECIDED, path, TOO_MUCH, TOO_MUCH)
+            return differs(UNDECIDED, path, TOO_MUCH, TOO_MUCH)
         for each in narrow:
             if self._is_same(each, wide):
                 return ACCEPTED
@@ -283,33 +287,31 @@ class _Comparison:
                 our_types, their_types = types_of(narrow[0]["type"]), types_of(wide["type"])
                 if our_types <= their_types:
                     return ACCEPTED
-                return differs(InclusionVerdict.REJECTS, path, types_shown(our_types), types_shown(their_types))
+                return differs(REJECTS, path, types_shown(our_types), types_shown(their_types))
             if is_plain_object(narrow[0]) and is_plain_object(wide):
                 self._effort.spend(1)
                 mine = {name: (schema,) for name, schema in narrow[0]["properties"].items()}
                 always = narrow[0].get("required", ())
-                return together(self._properties(mine, always, wide, InclusionVerdict.REJECTS, path, depth))
+                return together(self._properties(mine, always, wide, REJECTS, path, depth))
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
         self._effort.spend(len(ours.parts) * len(theirs.parts) + ours.steps + theirs.steps)
         if not ours.types:
             return ACCEPTED
         if not theirs.types:
-            return differs(InclusionVerdict.REJECTS, path, types_shown(ours.types), "nothing")
+            return differs(REJECTS, path, types_shown(ours.types), "nothing")
         if ours.values is not None:
             return self._values(ours.values, narrow, wide, path)
         outside = ours.types - theirs.types
         if outside:
             sure = ours.is_clear or not ours.types & theirs.types
-            verdict = InclusionVerdict.REJECTS if sure else InclusionVerdict.UNDECIDED
+            verdict = REJECTS if sure else UNDECIDED
             return differs(verdict, path, types_shown(ours.types), types_shown(theirs.types))
         split = self._alternatives(ours, wide, path, depth)
         if split is not None:
             return split
         outcomes = [self._part(ours, narrow, part, path, depth) for part in theirs.parts]
         if not theirs.is_followed:
-            outcomes.append(
-                differs(InclusionVerdict.UNDECIDED, path, types_shown(ours.types), "a reference that is not followed")
-            )
+            outcomes.append(differs(UNDECIDED, path, types_shown(ours.types), "a reference that is not followed"))
         return together(outcomes)
 
     def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> InclusionOutcome:
@@ -325,9 +327,9 @@ class _Comparison:
             else:
                 refused.append(value)
         if refused:
-            return differs(InclusionVerdict.REJECTS, path, _join_names(refused), "not accepted there")
+            return differs(REJECTS, path, _join_names(refused), "not accepted there")
         if unsure:
-            return differs(InclusionVerdict.UNDECIDED, path, "its values", "a schema not applied alone")
+            return differs(UNDECIDED, path, "its values", "a schema not applied alone")
         return ACCEPTED
 
     def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
@@ -336,8 +338,8 @@ class _Comparison:
         """
         for branches in alternatives(ours):
             outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
-            if outcome.verdict is InclusionVerdict.REJECTS and not ours.is_clear:
-                return InclusionOutcome(verdict=InclusionVerdict.UNDECIDED, differences=outcome.differences)
+            if outcome.verdict is REJECTS and not ours.is_clear:
+                return InclusionOutcome(verdict=UNDECIDED, differences=outcome.differences)
             return outcome
         return None
 
@@ -351,13 +353,13 @@ class _Comparison:
         if "const" in part or isinstance(part.get("enum"), list):
             listed = [part["const"]] if "const" in part else part["enum"]
             few = not ours.is_clear or any(ours.all_of(limit) for limit in _LIMITS)
-            verdict = InclusionVerdict.UNDECIDED if few else InclusionVerdict.REJECTS
+            verdict = UNDECIDED if few else REJECTS
             outcomes.append(differs(verdict, path, types_shown(ours.types), f"only {_join_names(listed)}"))
         for key in ("anyOf", "oneOf"):
             if isinstance(part.get(key), list):
                 outcomes.append(self._choice(ours, narrow, part[key], key, path, depth))
         if "object" in ours.types:
-            missing = InclusionVerdict.REJECTS if ours.is_clear else InclusionVerdict.UNDECIDED
+            missing = REJECTS if ours.is_clear else UNDECIDED
             outcomes.extend(self._properties(ours.names(), frozenset(ours.required()), part, missing, path, depth))
             outcomes.append(self._more(ours, part, path, depth))
         if "array" in ours.types and isinstance(part.get("items"), Mapping | bool) and 0 not in ours.all_of("maxItems"):
@@ -371,7 +373,7 @@ class _Comparison:
             if key not in _COMPARED or not ours.types & _OF_TYPE.get(key, ours.types):
                 continue
             mine = ours.all_of(key)
-            verdict = InclusionVerdict.UNDECIDED
+            verdict = UNDECIDED
             if key in LOWER or key in UPPER:
                 holds, verdict = self._limit(ours, part, key)
             else:
@@ -380,7 +382,7 @@ class _Comparison:
                 description = f"{key} {_join_names(mine)}" if mine else f"no {key}"
                 outcomes.append(differs(verdict, path, description, f"{key} {_join_names([part[key]])}"))
         if isinstance(part.get("items"), list) and "array" in ours.types and part["items"] not in ours.all_of("items"):
-            outcomes.append(differs(InclusionVerdict.UNDECIDED, path, "an array", "items one by one"))
+            outcomes.append(differs(UNDECIDED, path, "an array", "items one by one"))
         return together(outcomes)
 
     def _limit(self, ours: Shape, part: Mapping[str, Any], key: str) -> tuple[bool, InclusionVerdict]:
@@ -389,11 +391,11 @@ class _Comparison:
         """
         mine, theirs = limits_of(ours.parts, key, ours.types), limits_of((part,), key, ours.types)
         if mine is None or theirs is None:
-            return any(self._is_same(each, part[key]) for each in ours.all_of(key)), InclusionVerdict.UNDECIDED
+            return any(self._is_same(each, part[key]) for each in ours.all_of(key)), UNDECIDED
         if mine.is_within(theirs, key in LOWER):
-            return True, InclusionVerdict.ACCEPTS
+            return True, ACCEPTS
         sure = ours.is_clear and not mine.is_empty and not any(ours.all_of(each) for each in _MAKES_FEW[mine.kind])
-        return False, self._tighter if sure else InclusionVerdict.UNDECIDED
+        return False, self._tighter if sure else UNDECIDED
 
     def _choice(
         self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
@@ -409,15 +411,11 @@ class _Comparison:
             outcomes = [self.compare((*narrow, *restriction), branch, path, depth + 1) for branch in fitting]
             best = min(outcomes, key=lambda each: each.verdict, default=None)
             if best is None:
-                outcomes_by_type.append(
-                    differs(InclusionVerdict.REJECTS, path, types_shown(types), "none of the alternatives")
-                )
+                outcomes_by_type.append(differs(REJECTS, path, types_shown(types), "none of the alternatives"))
             elif len(outcomes) == 1:
                 outcomes_by_type.append(best)
-            elif best.verdict is not InclusionVerdict.ACCEPTS or key == "oneOf":
-                outcomes_by_type.append(
-                    differs(InclusionVerdict.UNDECIDED, path, types_shown(types), f"{key} of {len(branches)}")
-                )
+            elif best.verdict is not ACCEPTS or key == "oneOf":
+                outcomes_by_type.append(differs(UNDECIDED, path, types_shown(types), f"{key} of {len(branches)}"))
         return together(outcomes_by_type)
 
     def _properties(
@@ -458,10 +456,10 @@ class _Comparison:
         rest = part.get("additionalProperties")
         if rest is False:
             never = not self._narrow.shape(*schemas).types
-            return ACCEPTED if never else differs(InclusionVerdict.REJECTS, place, "a property", "not accepted")
+            return ACCEPTED if never else differs(REJECTS, place, "a property", "not accepted")
         if isinstance(rest, Mapping):
             return self.compare(schemas, rest, place, depth + 1)
-        if rest is None and "properties" in part and self._unnamed is not InclusionVerdict.ACCEPTS:
+        if rest is None and "properties" in part and self._unnamed is not ACCEPTS:
             return differs(self._unnamed, place, "a property", "not named")
         return ACCEPTED
 
@@ -474,11 +472,11 @@ class _Comparison:
         if theirs in (None, True) and not properties:
             return ACCEPTED
         if mine and theirs is False:
-            verdict = InclusionVerdict.REJECTS if ours.is_clear else InclusionVerdict.UNDECIDED
+            verdict = REJECTS if ours.is_clear else UNDECIDED
             return differs(verdict, path, "further properties", "no further properties")
         if mine and isinstance(theirs, Mapping) and not properties:
             return self.compare(mine, theirs, f"{path}/*", depth + 1)
-        return differs(InclusionVerdict.UNDECIDED, path, "further properties", "properties of its own")
+        return differs(UNDECIDED, path, "further properties", "properties of its own")
 
     def _is_same(self, mine: Any, theirs: Any) -> bool:
         """Return whether two schemas are equal and contain no references, which could mean something else on
