@@ -525,8 +525,8 @@ def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | 
 
 
 def known_hosts(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the hosts that a server needs, according to the driver for the same package that ships with Interlock.
-    Return an empty tuple if there is no such driver.
+    """Return the hosts that a server needs, as listed in the shipped driver for the same package. Return an empty tuple
+    if Interlock ships no such driver.
     """
     _, shipped = _find_shipped(data)
     return tuple(shipped.network.egress) if shipped is not None and shipped.network is not None else ()

@@ -356,12 +356,14 @@ class Contracts:
             await self._take()
 
     async def retake(self) -> None:
-        """Apply the last table again, because other servers occupied or released segments."""
+        """Offer the same contracts again, because other servers may have taken or freed the segments in which they are
+        listed.
+        """
         async with self._taking:
             await self._take()
 
     def replan(self, plan: Plan) -> None:
-        """Use the settings of `plan` from the next table on."""
+        """Use these settings when contracts are offered the next time."""
         self._plan = plan
 
     async def restock(self, segment: str) -> None:
@@ -424,8 +426,8 @@ class Contracts:
     async def _stock(
         self, segment: str, offers: list[OfferedContract], shown: ExposedItems, exposure: Exposure, before: _ItemCache
     ) -> None:
-        """Offer these contracts and other items in one segment. `before` holds the items of the previous table, to be
-        reused.
+        """Offer contracts and other items of drivers to the clients of one segment. `before` holds the items that were
+        built earlier, to be reused.
         """
         link = self.links.get(segment)
         if link is None:

@@ -238,7 +238,7 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Attempt(msgspec.Struct, frozen=True, kw_only=True):
-    """Try of one installation method. `reason` says why it failed, or is None if it succeeded."""
+    """An attempt to install a server by one method. `reason` says why it failed, or is None if it succeeded."""
 
     method: str
     reason: str | None = None

@@ -113,7 +113,9 @@ class ServerKind(Generic[ServerT]):
         return words
 
     def of_new_process(self, installed: Installed) -> Installed:
-        """Return the installed server with what has to differ for each new process, such as a port."""
+        """Return the server as its next process must be started. For example, each process of a container gets a port
+        of its own.
+        """
         return installed
 
     def dial(self, driver: Driver) -> Dial:

@@ -277,7 +277,7 @@ def _clean(text: Any) -> str:
 
 
 class ExistingContract(msgspec.Struct, frozen=True, kw_only=True):
-    """A contract that already has a file.
+    """A contract that already has a TOOL.md, so that none is drafted for it.
 
     For a contract in the driver's folder, `path` is its path in the folder and `text` its text. Both are None for a
     contract from elsewhere.

@@ -272,7 +272,7 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
 
 
 class _StatusSink(DocumentSink):
-    """Receiver of an HTTP response of which only the status counts, so that an event stream is a response too."""
+    """Receiver of an HTTP response that looks only at the status. It therefore accepts an event stream too."""
 
     def on_stream(self, status: int, headers: Headers) -> None:
         self._end(FetchedAnswer(status, b""))

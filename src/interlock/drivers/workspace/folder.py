@@ -164,7 +164,7 @@ WORDS: Final = "the files of the driver are not those that were trusted"
 
 
 class TamperCheck:
-    """Check that the files of a driver are still the ones that a person trusted."""
+    """Checker of whether the files of a driver are still the ones that a person trusted."""
 
     def __init__(self, root: scan.Root, folder: Path, files: Mapping[str, str]) -> None:
         """Prepare to check a driver folder.

@@ -86,7 +86,8 @@ class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
-    """Yield the secrets that a driver names and that no SECRETS.md describes, or lets the driver use.
+    """Yield the secrets that a driver names and cannot get, because no SECRETS.md describes them or lets the driver use
+    them.
 
     The secrets of `declared` must have been looked up before. The server is not started while there is an ungranted
     secret. The problem is only a warning, because the driver itself is valid: it is listed and waits for a credential.
@@ -507,8 +508,8 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
 
 
 def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
-    """Return the driver with these problems in place of its previous ones, errors first, and with the state that
-    follows.
+    """Return the driver with these problems, errors first, instead of its previous ones. Its state is set to fit
+    them.
     """
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = frozenset(each.code for each in ordered if each.severity == "error")

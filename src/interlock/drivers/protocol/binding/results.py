@@ -410,10 +410,10 @@ Schemas = tuple[Any, ...]  # all of them hold for the value
 
 
 def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas | Nowhere | Unknown:
-    """Follow a path through the JSON Schema of a value instead of the value itself.
+    """Return the JSON Schemas of the part of a value that a path selects, without having the value itself.
 
-    Return the schemas that every value at the end of the path satisfies, or the step at which the path cannot be
-    followed.
+    Every value at the end of the path satisfies all of them. If the path cannot be followed, return the step at which
+    it ends.
     """
     try:
         return _follow(side, (schema,), path.steps, 0, inclusion.Effort())

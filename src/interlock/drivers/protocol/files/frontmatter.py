@@ -220,7 +220,9 @@ class _Builder:
         return value
 
     def _key(self, event: Any, fields: dict[str, Any]) -> str:
-        """Return the key that an event stands for. `fields` has the keys that the mapping already has."""
+        """Return the key of a mapping from an event of the YAML parser. `fields` has the keys that the mapping already
+        has.
+        """
         if type(event).__name__ == "AliasEvent":
             raise self._fault("a key is an alias", "write the key out")
         if type(event).__name__ != "ScalarEvent":

@@ -292,7 +292,7 @@ class Redactor:
         return data
 
     def cut(self, data: bytes) -> bytes:
-        """Replace the secret values in data that may end in the middle of one.
+        """Replace secret values in data that was cut off, so that its last bytes may be the beginning of a value.
 
         The beginning of a value at the end of the text is replaced too if it has at least CHARS_MIN bytes.
         """
