@@ -107,8 +107,8 @@ def export_client(
 ) -> None:
     """Show what a client needs in its file to use this node.
 
-    By default the client starts interlock serve --stdio, which joins the node that runs, or is one. No token is
-    needed for that, and none is written.
+    By default the client starts interlock serve --stdio, which connects to the running node, or becomes the
+    node if none runs. No token is needed for that, and none is written.
 
     Examples:
         interlock export client --for cursor
