@@ -7,7 +7,7 @@ from uuid import NAMESPACE_URL, uuid5
 
 import msgspec
 
-from interlock.ax.parents.parents import UpwardFront, parent_openers, worded_for
+from interlock.ax.parents.parents import Fronts, UpwardFront, parent_openers, worded_for
 from interlock.ax.parents.service import DEVICE_MARK, PARENT
 from interlock.ax.protocol.messages import VERSION, Register
 from interlock.ax.protocol.registration.registrant import JoinedParent
@@ -15,17 +15,12 @@ from interlock.ax.uplink import Uplink
 from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
 from interlock.core.clock import Clock
-from interlock.fronts.audience import Audience
-from interlock.fronts.legacy import LegacyFront
-from interlock.fronts.modern import ModernFront
 from interlock.links.link import Link
 
 if TYPE_CHECKING:
     from interlock.crypto.signing import SigningKey
 
 log = logging.getLogger("interlock.devices")
-
-Fronts = tuple[LegacyFront, ModernFront, Audience]
 
 
 class DeviceUplink(Uplink):

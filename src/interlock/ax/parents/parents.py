@@ -354,6 +354,7 @@ log = logging.getLogger("interlock.ax")
 TOTAL_DIGITS_MAX: Final = 9
 STOP_S: Final = FAREWELL_S + 1.0  # for the farewell and the closing of the link
 
+Fronts = tuple[LegacyFront, ModernFront, Audience]  # which serve the requests of parents
 State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
 
 
@@ -363,25 +364,17 @@ class Parents(Uplink):
     """
 
     def __init__(
-        self,
-        plan: Plan,
-        registrar: Registrar,
-        fronts: tuple[LegacyFront, ModernFront, Audience],
-        on_above: Callable[[], None],
-        signer: "SigningKey | None",
-        *,
-        is_own_tree: bool,
+        self, plan: Plan, registrar: Registrar, fronts: Fronts, on_above: Callable[[], None], key: "SigningKey | None"
     ) -> None:
         """Prepare the registration with the parents in `plan`. Raise TlsInvalid if a parent's TLS files cannot be used.
 
-        `on_above` is called when `above` changes. `signer` is the key that proves this node's authority, if it has one.
-        `is_own_tree` is true for the tree to which this aggregator itself belongs.
+        `on_above` is called when `above` changes. `key` proves this node's authority, if it has one.
         """
         self._registrar = registrar
         self._fronts = fronts
-        self._signer = signer
+        self._signer = key
         self._on_above = on_above
-        self._is_own_tree = is_own_tree
+        self._is_own_tree = plan.ax.tree == registrar.engine.tree
         self.claims = ParentClaims(registrar.claims.disown)
         self._learnt: set[str] = set()  # ids of aggregators above us, learnt from a parent
         self.plans = plan.ax.parents

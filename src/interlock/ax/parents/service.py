@@ -128,7 +128,6 @@ class ParentService:
                 self._fronts,
                 self._on_above,
                 signer,
-                is_own_tree=tree == plan.ax.tree,
             )
             for tree, parents in plans.items()
         }
