@@ -1,7 +1,7 @@
 """How long a newcomer waits: `python -m bench.first_run [--quick]`.
 
 A clone of this repository, `make run` in it, and the first call, as the README has it. The first round is not counted:
-it fills the caches of pip and npm, because what is measured is not the network. Packages are installed anew each time.
+it fills the caches of pip and npm, because what is measured is not the network. Packages are installed again each time.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 """What was counted of a plain call, version by version: `instructions.json`, and its section of docs/benchmarks.md.
 
-`python -m bench.instructions --write "what it is"` counts, keeps the counts and writes the section anew.
+`python -m bench.instructions --write "what it is"` counts, keeps the counts and writes the section again.
 """
 
 import re

@@ -32,7 +32,7 @@ PUBLICATION_MAX_S = 5.0
 COLUMNS = ("what", "time")
 ABOUT = (
     "A registry with two schemas for each entry, on a log of its own. A lookup is what each tool of an arriving list "
-    "takes; a form is published anew only after a change. A list is checked when it arrives at a node that has seen "
+    "takes; a form is published again only after a change. A list is checked when it arrives at a node that has seen "
     "none of it: with tools to the letter of their specifications, reworded, wider, wrong or not registered, or mixed "
     "as they come."
 )

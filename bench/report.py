@@ -58,7 +58,7 @@ NOTES = {
     "store each time, though the connection is plain HTTP: about two thirds of its CPU time when profiled. Given a "
     "connected client it keeps that one.",
     CONTRACTS: "One node has the same server twice: in its configuration, and as a driver with a contract. Through the "
-    "contract the input is checked, a driver is chosen, the arguments are written anew and checked against the "
+    "contract the input is checked, a driver is chosen, the arguments are written again and checked against the "
     "server's schema, the result is read and its value checked, and two more records are kept. No promise is made for "
     "this.",
     CHATTER: "One node for each kind, all on one core, each with the fast server that is called and a second one over "
@@ -433,7 +433,7 @@ def guard_rows(guard: Guarding) -> Iterator[list[str]]:
 
 ABOUT_FIRST_RUN = (
     "A clone of the repository, `make run`, and the first call with `interlock tools call`. Everything is installed "
-    "anew; the caches of pip and npm are warm. Seconds since the beginning of the clone."
+    "again; the caches of pip and npm are warm. Seconds since the beginning of the clone."
 )
 
 

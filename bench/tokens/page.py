@@ -74,6 +74,6 @@ def _break_even(table: Table) -> str:
     kept, again = dearest["aql"]["context"], round(dearest["aql"]["processed"] / calls)
     return (
         f"The semantic surface costs less than the flat list from about {kept:,} tokens of that list on where the "
-        f"context is kept between turns, and from about {again:,} on where it is read anew each time. "
+        f"context is kept between turns, and from about {again:,} on where it is read again each time. "
         "`aql.auto_tokens` (4,000) is above both."
     )
