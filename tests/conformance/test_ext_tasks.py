@@ -42,7 +42,7 @@ def told(node: RunningNode, era: str, link: str, outcome: Any) -> Any:
 
 
 @pytest.mark.parametrize("link", SERVERS["legacy"])
-def test_it_runs_lists_and_cancels_tasks_of_2025_11_25(node: RunningNode, link: str) -> None:
+def test_the_requester_runs_lists_and_cancels_tasks_of_2025_11_25(node: RunningNode, link: str) -> None:
     said = told(node, "legacy", link, {"content": TEXT})
     assert said["kind"] == "task"
     assert said["id"].startswith(f"{link}.")
@@ -53,7 +53,7 @@ def test_it_runs_lists_and_cancels_tasks_of_2025_11_25(node: RunningNode, link: 
 
 
 @pytest.mark.parametrize("link", SERVERS["modern"])
-def test_it_runs_and_cancels_tasks_of_the_extension(node: RunningNode, link: str) -> None:
+def test_the_requester_runs_and_cancels_tasks_of_the_extension(node: RunningNode, link: str) -> None:
     said = told(node, "modern", link, {"resultType": "complete", "content": TEXT})
     assert said["kind"] == "task"
     assert said["id"].startswith(f"{link}.")

@@ -33,13 +33,13 @@ def inspect(tree: Tree, home: Path, era: str, *arguments: str, stdio: bool = Fal
 
 
 @every_era
-def test_it_lists_the_tools_of_every_server(tree: Tree, tmp_path: Path, era: str) -> None:
+def test_the_inspector_lists_the_tools_of_every_server(tree: Tree, tmp_path: Path, era: str) -> None:
     tools = inspect(tree, tmp_path, era, "--method", "tools/list")["tools"]
     assert {tool["name"].partition("__")[0] for tool in tools} == SEGMENTS
 
 
 @every_era
-def test_it_calls_tools_of_both_eras(tree: Tree, tmp_path: Path, era: str) -> None:
+def test_the_inspector_calls_tools_of_both_eras(tree: Tree, tmp_path: Path, era: str) -> None:
     path = str(tree.folder / "hello.txt")
     call = ("--method", "tools/call", "--tool-name")
     read = inspect(tree, tmp_path, era, *call, "files__read_text_file", "--tool-arg", f"path={path}")
@@ -49,7 +49,7 @@ def test_it_calls_tools_of_both_eras(tree: Tree, tmp_path: Path, era: str) -> No
 
 
 @every_era
-def test_it_reads_prompts_and_resources(tree: Tree, tmp_path: Path, era: str) -> None:
+def test_the_inspector_reads_prompts_and_resources(tree: Tree, tmp_path: Path, era: str) -> None:
     prompt = inspect(tree, tmp_path, era, "--method", "prompts/get", "--prompt-name", "everything__simple-prompt")
     assert prompt["messages"]
     resources = inspect(tree, tmp_path, era, "--method", "resources/list")["resources"]
@@ -58,6 +58,6 @@ def test_it_reads_prompts_and_resources(tree: Tree, tmp_path: Path, era: str) ->
 
 
 @every_era
-def test_it_works_over_stdio(tree: Tree, tmp_path: Path, era: str) -> None:
+def test_the_inspector_works_over_stdio(tree: Tree, tmp_path: Path, era: str) -> None:
     tools = inspect(tree, tmp_path, era, "--method", "tools/list", stdio=True)["tools"]
     assert {tool["name"].partition("__")[0] for tool in tools} == SEGMENTS

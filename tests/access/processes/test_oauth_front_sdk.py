@@ -59,7 +59,7 @@ async def client(node: RunningNode, mode: str, path: str = "/mcp", **options: An
 
 
 @pytest.mark.parametrize("mode", MODES)
-async def test_it_comes_in_with_a_bearer(corp: Authority, node: RunningNode, mode: str) -> None:
+async def test_the_sdk_client_comes_in_with_a_bearer(corp: Authority, node: RunningNode, mode: str) -> None:
     headers = {"authorization": f"Bearer {corp.token()}"}
     async with client(node, mode, headers=headers) as opened:
         assert "good__echo" in {tool.name for tool in (await opened.list_tools()).tools}

@@ -288,7 +288,7 @@ async def test_an_approval_is_good_for_its_time_and_never_longer_than_its_proof(
 
 
 @pytest.mark.parametrize("which", ["wall set back", "machine slept"])
-async def test_neither_a_wall_set_back_nor_sleep_makes_it_last_longer(tmp_path: Path, which: str) -> None:
+async def test_neither_a_clock_set_back_nor_sleep_makes_an_approval_last_longer(tmp_path: Path, which: str) -> None:
     clock = ManualClock()
     async with stored_inbox(tmp_path, clock) as desk:
         raised = await desk.raised()

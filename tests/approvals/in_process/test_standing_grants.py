@@ -186,7 +186,7 @@ async def test_a_grant_changed_on_disk_grants_nothing(tmp_path: Path, changed: s
         assert isinstance(await later.use(grant.id), Refusal)
 
 
-async def test_what_cannot_be_read_is_left_out(tmp_path: Path) -> None:
+async def test_stored_grants_that_cannot_be_read_are_left_out(tmp_path: Path) -> None:
     async with granting(tmp_path) as (here, desk):
         grant = got(await here.signed(calls=5)).grant
         await desk.store.kv.put("grants", "odd", b"{", here.clock.wall())

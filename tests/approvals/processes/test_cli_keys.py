@@ -79,7 +79,7 @@ def test_a_new_key_prints_the_anchor_that_makes_a_node_believe_it(inline: Inline
     assert tomllib.loads(shown.out)["anchor"] == [{**anchor, "approves": ["*"]}]
 
 
-def test_its_file_is_for_its_owner_alone(inline: Inline, keys: Path) -> None:
+def test_the_file_of_a_key_is_readable_by_its_owner_alone(inline: Inline, keys: Path) -> None:
     assert inline("access", "key", "ada", "--no-passphrase").code == 0
     assert stat.S_IMODE((keys / "ada.key").stat().st_mode) == 0o600
     assert stat.S_IMODE(keys.stat().st_mode) == 0o700

@@ -100,7 +100,7 @@ def test_every_input_in_every_state_leads_where_the_table_says_or_is_a_violation
         assert life.since == (0.0 if before is life.state else 1.0)
 
 
-def test_nothing_is_due_once_it_ended() -> None:
+def test_nothing_is_due_once_a_registration_ended() -> None:
     life = in_state(LivenessState.ENDED)
     assert life.due is None
     with pytest.raises(Violation, match="nothing is due for a registration that is"):

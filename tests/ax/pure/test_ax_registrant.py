@@ -148,7 +148,7 @@ def test_a_hundred_intervals_have_a_heartbeat_at_every_half_even_when_every_call
     assert max(later - earlier for earlier, later in itertools.pairwise(beats)) < 1.0
 
 
-def test_nothing_happens_before_its_time() -> None:
+def test_the_registrant_does_nothing_before_its_time() -> None:
     engine = joined()
     assert engine.next_deadline() == 0.5
     assert engine.on_deadline(0.499, 0.0) == ()

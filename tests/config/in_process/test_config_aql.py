@@ -56,7 +56,7 @@ def read(folder: Path, text: str, env: dict[str, str] | None = None) -> Plan:
         ('[mcp]\nsurface = "five"', "aql-single"),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_choices(tmp_path: Path, text: str, said: str) -> None:
+def test_an_impossible_value_is_refused_with_the_choices(tmp_path: Path, text: str, said: str) -> None:
     with pytest.raises(ConfigInvalid) as refused:
         read(tmp_path, text)
     assert said in str(refused.value)

@@ -141,7 +141,7 @@ def test_what_cannot_be_undone_needs_a_link_that_finds_wrong_bytes(project: Proj
 
 @pytest.mark.req("AX-B.1-1")
 @pytest.mark.parametrize("key", ["mutable", "reversible"])
-def test_what_registers_do_is_written_out_as_well(project: Project, key: str) -> None:
+def test_the_effects_of_registers_have_to_be_declared(project: Project, key: str) -> None:
     text = """
     profile = "modbus"
     [link]

@@ -39,7 +39,7 @@ def test_the_variable_of_the_specification_goes_first(project: Project, mode: st
         ("agents.a = { max_autonomous_steps = 0 }", "1 to"),
     ],
 )
-def test_what_is_none_is_refused(project: Project, text: str, said: str) -> None:
+def test_an_invalid_value_is_refused(project: Project, text: str, said: str) -> None:
     assert said in str(project.problems(f"[safety]\n{text}\n"))
 
 

@@ -73,7 +73,7 @@ def test_a_secret_is_masked_wherever_the_plan_is_shown(project: Project) -> None
         (WHOLE | {"client_id": "${secrets.X1}"}, "no place for"),
     ],
 )
-def test_what_does_not_fit_is_named(project: Project, auth: Any, words: str) -> None:
+def test_an_auth_setting_that_does_not_fit_is_named(project: Project, auth: Any, words: str) -> None:
     assert words in str(project.problem(toml(auth)))
 
 

@@ -200,7 +200,7 @@ def test_what_cannot_be_dialled_is_refused_without_repeating_it(project: Project
         ("'X: y'", "must be a table, not a string"),
     ],
 )
-def test_what_no_header_can_carry_is_refused(project: Project, headers: str, said: str) -> None:
+def test_a_value_that_no_header_can_carry_is_refused(project: Project, headers: str, said: str) -> None:
     assert said in str(project.problem(f"[servers.s]\nurl = 'http://h'\nheaders = {headers}\n"))
 
 

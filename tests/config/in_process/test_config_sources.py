@@ -107,7 +107,7 @@ def test_a_folder_of_settings_that_is_no_folder_holds_no_file(project: Project) 
     assert project.load("", {"XDG_CONFIG_HOME": str(project.home / "flat")}).paths == (project.file,)
 
 
-def test_what_never_ends_and_what_never_begins_are_refused_at_once(project: Project) -> None:
+def test_a_configuration_that_is_no_regular_file_is_refused_at_once(project: Project) -> None:
     pipe = project.folder / "pipe"
     os.mkfifo(pipe)  # whoever opens it to read waits for a writer
     for path in (Path("/dev/zero"), pipe):

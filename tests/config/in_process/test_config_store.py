@@ -71,7 +71,7 @@ def test_what_cannot_be_meant_is_named(project: Project, text: str, said: str) -
         ('backend = "nats"\nnats_url = "nats://10.0.0.1, tls://b.example"', "without TLS: nats://10.0.0.1:4222"),
     ],
 )
-def test_what_may_not_be_meant_is_warned_of(project: Project, text: str, said: str) -> None:
+def test_a_setting_that_may_not_be_meant_is_warned_of(project: Project, text: str, said: str) -> None:
     warnings = [str(one) for one in project.load(f"[store]\n{text}\n").warnings]
     assert len(warnings) == 1
     assert said in warnings[0]

@@ -32,7 +32,7 @@ async def test_a_task_is_held_until_it_ends() -> None:
     assert len(tasks) == 0
 
 
-async def test_what_fails_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_task_that_fails_is_logged_with_its_name(caplog: pytest.LogCaptureFixture) -> None:
     tasks = BackgroundTasks()
     tasks.begin(fail(), "the sweep")
     await tasks.finish()

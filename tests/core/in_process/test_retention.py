@@ -26,7 +26,7 @@ def entry(age_days: float) -> AuditRecord:
     )
 
 
-async def test_what_is_older_goes_with_a_record_that_names_it_and_the_rest_is_provable(tmp_path: Path) -> None:
+async def test_older_records_are_removed_with_a_record_of_that_and_the_rest_is_provable(tmp_path: Path) -> None:
     audit = SqliteAudit(tmp_path)
     await audit.open()
     recorder = Recorder(audit)
@@ -45,7 +45,7 @@ async def test_what_is_older_goes_with_a_record_that_names_it_and_the_rest_is_pr
     await audit.close()
 
 
-async def test_nothing_old_enough_leaves_no_record(tmp_path: Path) -> None:
+async def test_without_old_records_nothing_is_recorded(tmp_path: Path) -> None:
     audit = SqliteAudit(tmp_path)
     await audit.open()
     recorder = Recorder(audit)

@@ -233,7 +233,7 @@ async def settled(here: ClockedNode) -> dict[str, int]:
     return {**here.held(), "calls": calls}
 
 
-async def test_nothing_grows_after_many_parked_and_resumed(here: ClockedNode) -> None:
+async def test_memory_does_not_grow_after_many_parked_and_resumed_calls(here: ClockedNode) -> None:
     async def whole() -> None:
         arguments, said = await park(here, "many", name="web__interview")
         done = await here.again("web__interview", arguments, said, filled_answers(said)).result()
@@ -246,7 +246,7 @@ async def test_nothing_grows_after_many_parked_and_resumed(here: ClockedNode) ->
     assert since(before, await settled(here)) == {}
 
 
-async def test_nothing_grows_after_many_parked_and_abandoned(here: ClockedNode) -> None:
+async def test_memory_does_not_grow_after_many_parked_and_abandoned_calls(here: ClockedNode) -> None:
     before = await settled(here)
     await abandon(here, MANY)
     async with asyncio.timeout(15):

@@ -79,7 +79,7 @@ async def client(tree: Tree, front: str, **options: Any) -> AsyncIterator[Client
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_answers_every_question_of_servers_of_the_other_era(tree: Tree, front: str) -> None:
+async def test_the_sdk_client_answers_every_question_of_servers_of_the_other_era(tree: Tree, front: str) -> None:
     person = Person()
     rounds = [asks(question(ELICIT), question(SAMPLE)), asks(question(ROOTS))]
     async with client(tree, front, **person.callbacks) as opened:
@@ -125,7 +125,7 @@ async def test_without_callbacks_it_is_not_asked_and_the_call_says_why(tree: Tre
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_receives_progress_and_logs_of_servers_of_the_other_era(tree: Tree, front: str) -> None:
+async def test_the_sdk_client_receives_progress_and_logs_of_servers_of_the_other_era(tree: Tree, front: str) -> None:
     steps: list[float] = []
     logged: list[Any] = []
 
@@ -155,7 +155,7 @@ async def test_it_receives_progress_and_logs_of_servers_of_the_other_era(tree: T
 
 @pytest.mark.parametrize("front", ["http 2026-07-28", "stdio auto"])
 @pytest.mark.parametrize("link", LEGACY_LINKS)
-async def test_it_listens_to_a_legacy_server(tree: Tree, front: str, link: str) -> None:
+async def test_the_sdk_client_listens_to_a_legacy_server(tree: Tree, front: str, link: str) -> None:
     text, name = uri(link, "raw://text"), label()
     async with (
         client(tree, front) as opened,
@@ -170,7 +170,7 @@ async def test_it_listens_to_a_legacy_server(tree: Tree, front: str, link: str) 
 
 
 @pytest.mark.parametrize("front", ["http legacy", "stdio legacy"])
-async def test_it_subscribes_to_a_modern_server(tree: Tree, front: str) -> None:
+async def test_the_sdk_client_subscribes_to_a_modern_server(tree: Tree, front: str) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
 
     async def on_message(message: Any) -> None:

@@ -45,7 +45,7 @@ async def test_a_legacy_client_is_asked_for_a_modern_server(fleet: Fleet, front:
 
 
 @pytest.mark.parametrize("link", MODERN_LINKS)
-async def test_its_answer_reaches_the_modern_server_byte_for_byte(fleet: Fleet, link: str) -> None:
+async def test_the_clients_answer_reaches_the_modern_server_byte_for_byte(fleet: Fleet, link: str) -> None:
     answer = '{ "x":[1.0,18446744073709551616,{}],"action":"accept", "content":{"colour":"\\u00e9\\/"} }'
     async with fleet.peer("http-legacy") as peer:
         call = peer.begin_call(tool(link, "ask"), question("elicitation/create"))

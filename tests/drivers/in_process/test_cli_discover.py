@@ -24,7 +24,7 @@ def only_resolver(server: NameServer, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.req("REG-7.1-4", "REG-N-6")
-def test_it_lists_what_it_finds_and_says_whether_it_is_signed(inline: Inline, server: NameServer) -> None:
+def test_discover_lists_what_it_finds_and_says_whether_it_is_signed(inline: Inline, server: NameServer) -> None:
     records = (
         "v=mcp1; url=https://192.0.2.7/mcp",
         "v=mcp1; registry=https://a.example/r",

@@ -40,7 +40,7 @@ def test_with_nobody_to_ask_and_without_yes_nothing_is_started_or_written(
     assert Path(command[3]).read_text() == ""
 
 
-def test_it_refuses_with_the_code_and_the_words_of_drivers_trust(inline: Inline, command: tuple[str, ...]) -> None:
+def test_add_refuses_with_the_code_and_the_words_of_drivers_trust(inline: Inline, command: tuple[str, ...]) -> None:
     refused = inline("add", "--as", "notes-mcp", "--json", "--", *command)
     assert inline("add", "--as", "notes-mcp", "--no-trust", "--", *command).code == 0
     trust = inline("drivers", "trust", "notes-mcp", "--json")

@@ -126,7 +126,7 @@ async def test_no_standing_grant_replaces_the_approval_that_a_contract_wants_eac
 
 
 @pytest.mark.req("AIP-14.rules-1")
-async def test_it_is_asked_whichever_driver_is_chosen(here: Holding) -> None:
+async def test_a_person_is_asked_whichever_driver_is_chosen(here: Holding) -> None:
     made = play(approval="always")
     declared = [driver(f"{segment}-mcp", binding("test.play", "play")) for segment in ("new", "old")]
     lending = [LendingProvider(here.node, one.id.removesuffix("-mcp"), one, [made]) for one in declared]

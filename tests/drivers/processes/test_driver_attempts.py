@@ -60,7 +60,7 @@ async def test_a_server_that_ends_at_once_is_tried_once_and_max_retries_more_tim
 
 
 @pytest.mark.req("AIP-transport-12")
-async def test_a_call_for_it_makes_one_more_series_and_ends_as_retryable(stage: DriverStage) -> None:
+async def test_a_call_for_a_failed_driver_makes_one_more_series_and_ends_as_retryable(stage: DriverStage) -> None:
     provider = await wait_until_settled(stage.provider("--exit", "3", connection_options={"max_retries": 0}))
     error = await provider.acquire(caller())
     assert isinstance(error, DriverRefusal)

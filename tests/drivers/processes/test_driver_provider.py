@@ -41,7 +41,7 @@ async def test_a_driver_whose_server_keeps_its_contract_is_ready_and_lends_its_l
     again.release()
 
 
-async def test_it_is_among_the_links_under_the_segment_of_its_tools(stage: DriverStage) -> None:
+async def test_a_driver_is_among_the_links_under_the_segment_of_its_tools(stage: DriverStage) -> None:
     await wait_until_settled(stage.provider())
     shown = stage.node.operations.links.list_all().links
     assert [(link.segment, link.driver, link.state) for link in shown] == [("driven", "driven-mcp@1", "ready")]

@@ -120,7 +120,7 @@ async def test_files_outside_the_sandbox_do_not_exist_for_a_hook(bench: Bench) -
     assert seen["net"] != Path("/proc/self/ns/net").stat().st_ino
 
 
-async def test_it_has_its_folder_and_pythons_library_and_nothing_else(bench: Bench) -> None:
+async def test_a_hook_has_its_folder_and_pythons_library_and_nothing_else(bench: Bench) -> None:
     process = bench.process(
         """
         import datetime, decimal, json, pathlib, re
@@ -256,7 +256,7 @@ async def test_many_at_once_get_their_own(bench: Bench) -> None:
     assert answers == [{"n": n} for n in range(100)]
 
 
-async def test_it_sleeps_when_nobody_asks_and_wakes_when_somebody_does(bench: Bench) -> None:
+async def test_a_hook_process_sleeps_when_nobody_asks_and_wakes_when_somebody_does(bench: Bench) -> None:
     process = bench.hook("{'calls': len(asked)}", idle_s=0.2)
     assert await built(process) == {"calls": 1}
     pid = process.pid

@@ -109,7 +109,7 @@ def test_other_headers_say_nothing() -> None:
 
 
 @given(st.text(st.characters(max_codepoint=255)))
-def test_nothing_a_stranger_writes_makes_it_another(text: str) -> None:
+def test_headers_of_a_stranger_do_not_change_the_caller(text: str) -> None:
     stranger = ipaddress.ip_address(STRANGER)
     for name, added in (
         (b"x-forwarded-for", STRANGER.encode()),

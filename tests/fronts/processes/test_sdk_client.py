@@ -47,7 +47,7 @@ async def client(fleet: Fleet, front: str, **options: Any) -> AsyncIterator[Clie
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_lists_and_uses_everything_of_every_server(fleet: Fleet, front: str) -> None:
+async def test_the_sdk_client_lists_and_uses_everything_of_every_server(fleet: Fleet, front: str) -> None:
     async with client(fleet, front) as opened:
         if front.split()[1] != "2026-07-28":  # in this mode the SDK asks for no greeting
             assert all(instructions(link) in (opened.instructions or "") for link in LINKS)
@@ -72,7 +72,7 @@ async def test_it_lists_and_uses_everything_of_every_server(fleet: Fleet, front:
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_is_asked_and_its_answers_arrive(fleet: Fleet, front: str) -> None:
+async def test_the_sdk_client_is_asked_and_its_answers_arrive(fleet: Fleet, front: str) -> None:
     async def elicit(context: Any, params: Any) -> types.ElicitResult:
         return types.ElicitResult(action="accept", content={"colour": params.message})
 
@@ -102,7 +102,7 @@ async def ask(opened: Client, link: str, method: str, params: dict[str, Any]) ->
 
 
 @pytest.mark.parametrize("front", FRONTS)
-async def test_it_receives_progress_and_logs(fleet: Fleet, front: str) -> None:
+async def test_the_sdk_client_receives_progress_and_logs(fleet: Fleet, front: str) -> None:
     steps: list[float] = []
     logged: list[Any] = []
 
@@ -130,7 +130,7 @@ async def test_it_receives_progress_and_logs(fleet: Fleet, front: str) -> None:
 
 
 @pytest.mark.parametrize("front", ["http 2026-07-28", "stdio auto"])
-async def test_it_listens_the_modern_way(fleet: Fleet, front: str) -> None:
+async def test_the_sdk_client_listens_the_modern_way(fleet: Fleet, front: str) -> None:
     text = uri("new_stdio", "raw://text")
     async with (
         client(fleet, front) as opened,
@@ -145,7 +145,7 @@ async def test_it_listens_the_modern_way(fleet: Fleet, front: str) -> None:
 
 
 @pytest.mark.parametrize("front", ["http legacy", "sse legacy", "stdio legacy"])
-async def test_it_listens_the_legacy_way(fleet: Fleet, front: str) -> None:
+async def test_the_sdk_client_listens_the_legacy_way(fleet: Fleet, front: str) -> None:
     heard: asyncio.Queue[str] = asyncio.Queue()
 
     async def on_message(message: Any) -> None:

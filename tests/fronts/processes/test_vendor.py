@@ -36,7 +36,7 @@ async def test_notifications_during_a_call_arrive_before_its_result(fleet: Fleet
 
 
 @pytest.mark.parametrize(("front", "link"), CROSS_ERA)
-async def test_it_does_not_pass_into_the_other_era(fleet: Fleet, front: str, link: str) -> None:
+async def test_a_vendor_message_does_not_pass_into_the_other_era(fleet: Fleet, front: str, link: str) -> None:
     async with fleet.peer(front) as peer:
         assert (await peer.call(tool(link, "tell"), told(EVENT))).result["content"][0]["text"] == "told"
         assert peer.heard(EVENT) == []

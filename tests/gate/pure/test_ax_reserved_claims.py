@@ -140,7 +140,7 @@ def test_the_members_of_a_result_with_a_claim_keep_their_bytes() -> None:
 
 
 @given(st.binary(max_size=80) | st.from_regex(rb'\{"_meta":\{"x-mcpax-[a-z\\]{0,9}":.{0,9}\}\}'))
-def test_nothing_raises(text: bytes) -> None:
+def test_no_bytes_raise_an_error(text: bytes) -> None:
     without_claims(text)
 
 

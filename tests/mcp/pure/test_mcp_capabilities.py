@@ -103,7 +103,7 @@ def test_sampling_and_roots_need_their_capability(method: str, needed: str, para
 
 
 @pytest.mark.parametrize("method", ["tools/call", "ping", "sampling", "elicitation", "", "tasks/get"])
-def test_nothing_else_is_ever_asked(method: str) -> None:
+def test_methods_that_are_no_questions_are_never_asked(method: str) -> None:
     everything = Raw(json.dumps({**FULL, method: {}}).encode())
     assert not may_be_asked(everything, method, Raw(b"{}"))
 

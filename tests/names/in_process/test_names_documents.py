@@ -98,7 +98,7 @@ async def test_a_document_that_does_not_come_is_waited_for_ten_seconds_and_no_lo
 
 
 @pytest.mark.req("REG-5-4")
-async def test_nothing_near_is_reached_and_an_unknown_host_is_offline(
+async def test_private_addresses_are_never_reached_and_an_unknown_host_is_offline(
     origin: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def find_nothing(*_: Any, **__: Any) -> None:

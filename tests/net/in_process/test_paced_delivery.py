@@ -64,7 +64,7 @@ async def test_a_pause_in_the_middle_holds_the_rest() -> None:
     assert stream.heard == list(range(11))
 
 
-async def test_nothing_comes_after_a_stop() -> None:
+async def test_nothing_is_delivered_after_a_stop() -> None:
     stream = Stream([], [])
     stream.deliver(range(100))
     stream.finish_delivery(lambda: stream.heard.append("end"))

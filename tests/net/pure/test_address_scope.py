@@ -94,7 +94,7 @@ def test_addresses_of_this_machine_are_loopback(host: str) -> None:
         "2002:7f00:1::",
     ],
 )
-def test_nothing_else_is(host: str) -> None:
+def test_no_other_address_is_loopback(host: str) -> None:
     """Above all no address that another machine could send from, or a name that a resolver decides."""
     assert not is_loopback(host)
 

@@ -195,7 +195,7 @@ def test_a_secret_from_the_environment_is_not_repeated(check: Check) -> None:
     assert "s3cret" not in done.out + done.err
 
 
-def test_nothing_is_started(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_starts_no_server(check: Check, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     programs(tmp_path, monkeypatch, "witness")
     (tmp_path / "bin" / "witness").write_text(f"#!/bin/sh\n: > {tmp_path / 'started'}\n")
     assert check.warnings('[servers.a]\ncommand = "witness"\n') == []

@@ -37,7 +37,7 @@ def config(interlock: Interlock) -> Path:
 
 
 @needs_sandbox
-def test_it_says_who_is_in_a_sandbox_and_which_files_are_missing(inline: Inline, config: Path) -> None:
+def test_check_says_who_is_in_a_sandbox_and_which_files_are_missing(inline: Inline, config: Path) -> None:
     done = inline("check", str(config))
     assert done.code == 0
     assert "in a sandbox: caged, filed; without a sandbox: open (egress or files puts a server into one)" in done.out
@@ -48,7 +48,7 @@ def test_it_says_who_is_in_a_sandbox_and_which_files_are_missing(inline: Inline,
 
 
 @needs_sandbox
-def test_it_says_that_a_server_could_write_the_program_of_another(inline: Inline, config: Path) -> None:
+def test_check_says_that_a_server_could_write_the_program_of_another(inline: Inline, config: Path) -> None:
     script = config.parent / "server.py"
     script.write_text("")
     config.write_text(

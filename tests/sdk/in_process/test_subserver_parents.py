@@ -101,7 +101,7 @@ async def test_a_damaged_identity_stops_the_start_and_is_not_replaced(state: Pat
 
 
 @pytest.mark.req("AX-6.3-1")
-async def test_it_beats_twice_an_interval_also_while_a_plain_tool_blocks(state: Path) -> None:
+async def test_a_leaf_beats_twice_an_interval_also_while_a_plain_tool_blocks(state: Path) -> None:
     release = threading.Event()
     async with aggregator() as parent:
         result = leaf(state, parent)

@@ -91,7 +91,7 @@ def test_documents_are_made_found_changed_and_outlive_the_program(tmp_path: Path
     again.end()
 
 
-def test_its_answers_may_go_into_a_file(tmp_path: Path) -> None:
+def test_answers_of_the_example_may_go_into_a_file(tmp_path: Path) -> None:
     """No event loop takes a file for a pipe."""
     request = json.dumps({"jsonrpc": "2.0", "id": 1, "method": "ping"}).encode() + b"\n"
     with (tmp_path / "out").open("wb") as out:

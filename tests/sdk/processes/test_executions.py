@@ -73,7 +73,7 @@ async def _ended(library: Library, execution_id: str) -> dict[str, Any]:
 
 
 @pytest.mark.req("AQL-8.4-1", "AQL-8.4.3-1", "AQL-8.4.3-2", "AQL-X-4", "AQL-8.1-5")
-async def test_it_answers_at_once_and_is_asked_about() -> None:
+async def test_an_execution_answers_at_once_and_is_asked_about() -> None:
     library = Library()
     first = (await library.call("execute", "execute_job"))["data"]
     second = (await library.call("execute", "execute_job"))["data"]
@@ -148,7 +148,7 @@ async def test_the_first_end_counts() -> None:
 
 @pytest.mark.req("AQL-8.4.2-2", "AQL-8.4.3-2", "AQL-8.4-1")
 @pytest.mark.parametrize("first", ["completed", "failed", "cancelled"])
-async def test_nothing_that_comes_late_changes_how_it_ended(first: str) -> None:
+async def test_late_results_do_not_change_how_an_execution_ended(first: str) -> None:
     """A cancellation is refused and keeps finished_at; results, failures, progress and states are dropped."""
     library, go_on, late = Library(), asyncio.Event(), asyncio.Event()
     refusals: list[str] = []

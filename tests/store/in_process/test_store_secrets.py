@@ -47,7 +47,7 @@ async def test_secrets_are_found_by_kind_and_name_only(secrets: SealedSecrets, t
     assert await secrets.get("secret", "one", NOW) is None
 
 
-async def test_nothing_can_be_read_from_the_files_and_only_the_owner_may_try(
+async def test_no_secret_can_be_read_from_the_files_and_only_their_owner_may_open_them(
     secrets: SealedSecrets, tmp_path: Path
 ) -> None:
     await secrets.put("secret", "one", MARKER, NOW)

@@ -57,7 +57,7 @@ async def test_records_are_chained_in_their_order(names_log: NamesLog) -> None:
     assert await names_log.append(last, []) == last
 
 
-async def test_it_is_read_in_pages_and_from_anywhere(names_log: NamesLog) -> None:
+async def test_a_log_is_read_in_pages_and_from_anywhere(names_log: NamesLog) -> None:
     mark = ORIGIN
     for start in range(0, 100, 10):
         mark = await names_log.append(mark, [record(str(start + number)) for number in range(10)])
@@ -121,7 +121,7 @@ async def test_thousands_of_records_are_appended_at_once(names_log: NamesLog, se
     assert len(await second.read_of("many_names", 5)) == 5
 
 
-async def test_it_is_there_after_closing_and_opening(build: Callable[[], NamesLog]) -> None:
+async def test_a_log_is_there_after_closing_and_opening(build: Callable[[], NamesLog]) -> None:
     log = build()
     await log.open()
     mark = await log.append(ORIGIN, [record("kept", "read_file")])

@@ -53,7 +53,7 @@ def test_whose_it_is_is_found_however_the_message_is_cut(text: bytes, kind: Mess
     assert scan(text, [size] * (len(text) // size)) == Oversized(LIMIT, kind, id)
 
 
-def test_it_is_settled_as_soon_as_nothing_that_follows_can_change_it() -> None:
+def test_an_oversized_message_is_settled_as_soon_as_nothing_that_follows_can_change_it() -> None:
     scanner = OversizedScanner(LIMIT)
     scanner.feed(b'{"id":5,"jsonrpc":"2.0",')
     assert not scanner.is_settled
