@@ -167,6 +167,11 @@ class Enrolments(DecisionReceiver):
     # Looking
 
     @property
+    def has_approver(self) -> bool:
+        """Return whether an approver was ever enrolled. Removing it from the configuration does not change that."""
+        return bool(self._enrolled)
+
+    @property
     def setup_code(self) -> str | None:
         """Return the setup code, with which the first approver is enrolled. Return None once there is an approver, or
         after too many wrong attempts. The code is shown only on the terminal of this node.

@@ -1,116 +1,150 @@
-"""Changes of the configuration that loosen the guard. They take effect at once, are recorded, and are shown until an
-approver signs them.
+"""Changes of the configuration that loosen the guard: they wait until an approver has signed them.
 
-The configuration file belongs to the user who runs the node, and an agent with a shell can run as the same user, so
-refusing such changes would not help. Instead, a change of the gate, of the classes of tools or of the safety loop is
-made visible: in the log, in the audit log, in the status and in the inbox, where an approver confirms that the change
-was theirs. Only one kind of change waits for that signature: a new channel that would send codes of agents to other
-machines.
+The configuration belongs to the user who runs the node, and an agent with a shell can run as the same user. Refusing to
+read what was edited would not help. Instead, once somebody may approve such changes, every key of the guard keeps the
+value that was signed, as far as the value that is written now would let through more (`config.loosening`). A stricter
+value counts at once. The difference is shown in the log, the audit log, the status and the inbox, and counts as soon as
+an approver signs it.
+
+As long as nobody could sign, changes count at once and are recorded. Only verification codes are still kept from
+channels that nobody signed.
+
+`find_plan_in_effect` computes what counts before a node is constructed, and `GuardChanges` while it runs.
 """
 
 import logging
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
 
 from interlock.approvals.decisions import DecisionReceiver
+from interlock.approvals.enrolments import BUCKET as ENROLLED
+from interlock.approvals.enrolments import Enrolments
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
-from interlock.approvals.trust.anchors import Anchors
-from interlock.config.difference import GuardLines, code_channels, guard_lines
+from interlock.config.loosening import CHANNELS, describe_loosening, hold_back, join_signed, signed_values
+from interlock.config.order import fingerprint
 from interlock.config.plan import Plan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
+from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.store.ports import KeyValue, StoreError
 from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.approvals")
 
-BUCKET: Final = "guard-lines"
+BUCKET: Final = "guard-signed"
 KEY: Final = "signed"
 TOOL: Final = "configuration.guard"
 NODE: Final = "node"
 LINES_MAX: Final = 1000  # shown and stored of one change
-_REASON: Final = "the configuration was changed and lets through more than before; it is in effect"
+_REASON: Final = (
+    "the configuration was changed and would let through more than before; the values that were signed stay in effect"
+)
+
+
+async def find_plan_in_effect(written: Plan, shared: KeyValue, local: KeyValue, now: float) -> Plan:
+    """Return the plan with which a node starts: the written one, without what loosens the guard and is not signed."""
+    signed = await _read_signed(local, now)
+    has_approver = bool(await shared.entries(ENROLLED, now))
+    return written if signed is None or not has_approver else hold_back(signed, written)
+
+
+async def _read_signed(local: KeyValue, now: float) -> dict[str, Any] | None:
+    entry = await local.get(BUCKET, KEY, now)
+    return None if entry is None else msgspec.json.decode(entry.value, type=dict[str, Any])
 
 
 class GuardChanges(DecisionReceiver):
-    """The watch over configuration changes that loosen the guard. It compares the present settings with those that
-    count as signed.
+    """The comparison of the written configuration with the values that count as signed.
 
-    These are the settings of the first start, all that an approver signed or that tightened the guard since, and
-    loosened settings that no approver could sign, except channels that send codes.
+    These are the values of the first start, all that an approver signed or that tightened the guard since, and what was
+    written while nobody could sign.
     """
 
     def __init__(
-        self, plan: Plan, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
+        self, written: Plan, kv: KeyValue, inbox: Inbox, enrolments: Enrolments, recorder: Recorder, clock: Clock
     ) -> None:
-        self._now = guard_lines(plan)
-        self._signed = self._now
+        self._written = written
+        self._signed = signed_values(written)
         self._kv = kv
         self._inbox = inbox
-        self._anchors = anchors
+        self._enrolments = enrolments
         self._recorder = recorder
         self._clock = clock
-        self._told: tuple[str, ...] = ()
+        self._stored: dict[str, Any] | None = None
+        self._reported: tuple[str, ...] = ()
+        # Published when an approver has signed the written configuration, which has to be applied then.
+        self.signed = Feed[None]()
 
     async def open(self) -> None:
-        """Load the signed configuration, and apply approvals that are not stored yet. Raise
+        """Load the signed values, and apply approvals that are not stored yet. Raise
         StoreError if the store fails.
         """
-        entry = await self._kv.get(BUCKET, KEY, self._clock.wall())
-        if entry is None:
-            await self._keep(self._now)
+        signed = await _read_signed(self._kv, self._clock.wall())
+        if signed is None:
+            await self._keep(self._signed)
         else:
-            self._signed = msgspec.json.decode(entry.value, type=GuardLines)
+            self._signed = self._stored = signed
         for approval in self._inbox.listed((Status.APPROVED,), Kind.CONFIGURATION):
             if not self._inbox.is_elsewhere(approval.id):
                 await self.settle(approval)
-        await self._look()
+        await self.hold_back(self._written)
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""
 
-    async def replan(self, plan: Plan) -> None:
-        self._now = guard_lines(plan)
-        await self._look()
+    async def hold_back(self, written: Plan) -> Plan:
+        """Return the plan that counts while this one is written. Report what is held back, once. Raise StoreError if
+        the store fails.
+        """
+        self._written = written
+        held = hold_back(self._signed, written)
+        lines = describe_loosening(held, written)
+        if self._enrolments.has_approver:
+            await self._keep(join_signed(self._signed, held))
+            await self._report(lines, "waits")
+            return held
+        await self._report(lines, "in effect")
+        # Nobody could sign: everything counts, and codes are kept from new channels alone.
+        await self._keep({**join_signed(self._signed, written), CHANNELS: signed_values(held)[CHANNELS]})
+        return written
 
     @property
     def loosened(self) -> tuple[str, ...]:
-        """Return the settings that make the guard less strict than an approver has signed."""
-        return self._now.loosened_since(self._signed)
+        """Return a line for each value that loosens the guard and that no approver has signed yet."""
+        return describe_loosening(hold_back(self._signed, self._written), self._written)
 
     @property
     def may_send_codes(self) -> bool:
-        """Return whether codes may be sent to other machines: no channel for them still waits for the signature of an
-        approver.
-        """
-        return not code_channels(self.loosened)
+        """Return whether every channel that shows verification codes was signed, or was there at the first start."""
+        return hold_back(self._signed, self._written).approvals.channels == self._written.approvals.channels
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED or approval.params is None:
             return approval
-        if approval.digest == enrolment_digest(self._params()):
+        is_current = approval.digest == enrolment_digest(self._params())
+        if is_current:
             try:
-                await self._keep(self._now)
+                await self._keep(join_signed(self._signed, self._written))
             except StoreError as refused:
                 log.error("that the configuration was signed cannot be written down: %s", refused)
                 return approval
-            self._told = ()
-        return await self._inbox.carry_out(approval.id)
+            self._reported = ()
+        settled = await self._inbox.carry_out(approval.id)
+        if is_current:
+            self.signed.publish(None)
+        return settled
 
-    async def _look(self) -> None:
-        tightened = self._signed.tightened_by(self._now)
-        if tightened != self._signed:
-            await self._keep(tightened)
-        loosened = self.loosened
-        if loosened == self._told:
+    async def _report(self, lines: tuple[str, ...], outcome: str) -> None:
+        """Record what loosens the guard, and ask the approvers to sign it, unless that was done for the same lines."""
+        if lines == self._reported:
             return
-        self._told = loosened
+        self._reported = lines
         digest = enrolment_digest(self._params()) or ""
         await self._inbox.void_where(
             "the configuration is another by now",
@@ -120,26 +154,27 @@ class GuardChanges(DecisionReceiver):
                 and not self._inbox.is_elsewhere(approval.id)
             ),
         )
-        if not loosened:
+        if not lines:
             return
-        log.warning("the configuration lets through more than was signed for: %s", "; ".join(loosened[:20]))
-        now, lines = self._clock.wall(), loosened[:LINES_MAX]
-        verdict, outcome, method = "loosened", "in effect", "config/loosen"
-        record = AuditRecord.event(now, NODE, "operator", method, verdict=verdict, outcome=outcome, lines=lines)
+        log.warning("the configuration would let through more than was signed for: %s", "; ".join(lines[:20]))
+        now, shown = self._clock.wall(), lines[:LINES_MAX]
+        record = AuditRecord.event(
+            now, NODE, "operator", "config/loosen", verdict="loosened", outcome=outcome, lines=shown
+        )
         await self._recorder.append_now(record)
-        if not self._anchors.approver_names(TOOL):
-            unsigned = code_channels(loosened)  # no one could sign: the rest is on record
-            await self._keep(GuardLines(loose=self._now.loose - set(unsigned), strict=self._now.strict))
+        if not self._enrolments.has_approver:
             return
-        shown = {"params": Raw(self._params()), "reason": _REASON, "method": "config/change"}
-        kind, source = Kind.CONFIGURATION, Source.NODE
-        draft = self._inbox.draft(kind, source, requested_by=NODE, tool=TOOL, digest=digest, **shown)
+        kind, source, params = Kind.CONFIGURATION, Source.NODE, Raw(self._params())
+        members = {"params": params, "reason": _REASON, "method": "config/change"}
+        draft = self._inbox.draft(kind, source, requested_by=NODE, tool=TOOL, digest=digest, **members)
         await self._inbox.raise_(draft)
 
     def _params(self) -> bytes:
-        return msgspec.json.encode({"loosened": self.loosened[:LINES_MAX]})
+        """Return what an approver signs: the lines, and a digest of all values that will then count."""
+        values = fingerprint(signed_values(self._written))
+        return msgspec.json.encode({"loosened": self.loosened[:LINES_MAX], "configuration": f"sha256:{values}"})
 
-    async def _keep(self, lines: GuardLines) -> None:
-        ordered = {"loose": sorted(lines.loose), "strict": sorted(lines.strict)}
-        await self._kv.put(BUCKET, KEY, msgspec.json.encode(ordered), self._clock.wall())
-        self._signed = lines
+    async def _keep(self, signed: dict[str, Any]) -> None:
+        if signed != self._stored:
+            await self._kv.put(BUCKET, KEY, msgspec.json.encode(signed), self._clock.wall())
+        self._signed = self._stored = signed

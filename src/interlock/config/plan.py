@@ -10,7 +10,7 @@ all of them from here. Nothing here reads a file or knows TOML.
 """
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
@@ -30,18 +30,35 @@ from interlock.config.addresses import (
     Url,
 )
 from interlock.config.keys import AT_ONCE, Key, SecretPart, Section, StructTable
+from interlock.config.order import (
+    ADDED_IS_LOOSER,
+    ANY_CHANGE,
+    FREE,
+    LESS_IS_LOOSER,
+    MORE_IS_LOOSER,
+    REMOVED_IS_LOOSER,
+    TRUE_IS_LOOSER,
+    Order,
+    declared_fields,
+    fields,
+    fingerprint,
+    first_match,
+    ranked,
+)
+from interlock.config.plan_agents import ROOM, ROOMS, AqlPlan, RegistryPlan, RoomsPlan
 from interlock.config.plan_agents import AgentPlan as AgentPlan
 from interlock.config.plan_agents import AqlDangerPlan as AqlDangerPlan
-from interlock.config.plan_agents import AqlPlan, RegistryPlan, RoomsPlan
 from interlock.config.plan_agents import RoomPlan as RoomPlan
 from interlock.config.plan_agents import SafetyPlan as SafetyPlan
 from interlock.config.plan_agents import room_settings as room_settings
 from interlock.config.plan_servers import (
     AMOUNT,
     BUDGET,
+    CALLS,
     MESSAGE_SIZE,
     MONTH_S,
     OAUTH_SCOPE,
+    SERVERS,
     TEXT,
     ServerTable,
     ToolCapability,
@@ -96,18 +113,18 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: Annotated[
-        str, Text(r"[A-Za-z0-9_.-]{1,63}", "1 to 63 of the characters A-Z a-z 0-9 _ . -"), Key("office")
+        str, Text(r"[A-Za-z0-9_.-]{1,63}", "1 to 63 of the characters A-Z a-z 0-9 _ . -"), Key("office"), FREE
     ] = "default"
-    listen: Annotated[Address, Listen(), Key("127.0.0.1:7411")] = Address("127.0.0.1", 7411)
-    public_url: Annotated[str | None, Url(), Key("https://mcp.example.com")] = None
-    operator_listen: Annotated[Address, Listen(), Key("127.0.0.1:7412")] = Address("127.0.0.1", 7412)
-    operator_url: Annotated[str | None, Url(), Key("https://operator.example.com")] = None
-    tls_cert: Annotated[Path | None, Key("tls/cert.pem")] = None
-    tls_key: Annotated[Path | None, Key("tls/key.pem")] = None
-    client_ca: Annotated[Path | None, Key("tls/ca.pem")] = None
-    crl: Annotated[Path | None, Key("tls/crl.pem")] = None
-    origins: Annotated[tuple[str, ...], Many(Origin()), Key(["https://app.example.com"])] = ()
-    trusted_proxies: Annotated[tuple[str, ...], Many(Network()), Key(["10.0.0.0/8"])] = ()
+    listen: Annotated[Address, Listen(), Key("127.0.0.1:7411"), FREE] = Address("127.0.0.1", 7411)
+    public_url: Annotated[str | None, Url(), Key("https://mcp.example.com"), FREE] = None
+    operator_listen: Annotated[Address, Listen(), Key("127.0.0.1:7412"), FREE] = Address("127.0.0.1", 7412)
+    operator_url: Annotated[str | None, Url(), Key("https://operator.example.com"), FREE] = None
+    tls_cert: Annotated[Path | None, Key("tls/cert.pem"), FREE] = None
+    tls_key: Annotated[Path | None, Key("tls/key.pem"), FREE] = None
+    client_ca: Annotated[Path | None, Key("tls/ca.pem"), ANY_CHANGE] = None
+    crl: Annotated[Path | None, Key("tls/crl.pem"), ANY_CHANGE] = None
+    origins: Annotated[tuple[str, ...], Many(Origin()), Key(["https://app.example.com"]), ADDED_IS_LOOSER] = ()
+    trusted_proxies: Annotated[tuple[str, ...], Many(Network()), Key(["10.0.0.0/8"]), ADDED_IS_LOOSER] = ()
 
 
 class IssuerPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,13 +168,16 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
         token_days: How long a new token is valid, in days.
     """
 
-    anonymous: Annotated[Literal["loopback", "never", "any"], Key("never")] = "loopback"
+    anonymous: Annotated[Literal["loopback", "never", "any"], Key("never"), ranked("never", "loopback", "any")] = (
+        "loopback"
+    )
     issuers: Annotated[
         tuple[IssuerPlan, ...],
         _ISSUERS,
         Key([{"name": "corp", "url": "https://login.example.com", "scopes": {"mcp.use": "write"}}]),
+        ADDED_IS_LOOSER,
     ] = ()
-    token_days: Annotated[int, Whole(1, 3650), Key(90)] = 30
+    token_days: Annotated[int, Whole(1, 3650), Key(90), MORE_IS_LOOSER] = 30
 
 
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,16 +208,17 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
                 "uid:1000",
             ]
         ),
+        ANY_CHANGE,
     ]
-    scope: Annotated[Scope, Key("read")] = "write"
-    tools: Annotated[tuple[str, ...], Key(["files.read_*"])] = ("*",)
-    names: Annotated[NameForm | None, Key("qualified")] = None
-    surface: Annotated[Surface | None, Key("aql")] = None
-    authority: Annotated[str | None, AUTHORITY, Key("dns:edge01.example.com")] = None
-    secure_by: Annotated[str | None, Key("WireGuard")] = None
-    link_latency_ms: Annotated[int, Whole(0, 3_600_000), Key(700)] = 0
+    scope: Annotated[Scope, Key("read"), ranked("read", "write", "admin")] = "write"
+    tools: Annotated[tuple[str, ...], Key(["files.read_*"]), ADDED_IS_LOOSER] = ("*",)
+    names: Annotated[NameForm | None, Key("qualified"), FREE] = None
+    surface: Annotated[Surface | None, Key("aql"), FREE] = None
+    authority: Annotated[str | None, AUTHORITY, Key("dns:edge01.example.com"), ANY_CHANGE] = None
+    secure_by: Annotated[str | None, Key("WireGuard"), ANY_CHANGE] = None
+    link_latency_ms: Annotated[int, Whole(0, 3_600_000), Key(700), FREE] = 0
     # A subserver gets this budget for its registration, instead of the one in [budget].
-    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 60})] = None
+    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 60}), CALLS] = None
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -214,16 +235,46 @@ class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
         speaks_for: DNS names it may prove for subservers that register (their `authority`).
     """
 
-    name: Annotated[str, _NAME, Key("plant")]
-    key: Annotated[str | Path | None, PublicKey(), Key("ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo=")] = None
-    jwks: Annotated[str | Path | None, KeySet(), Key("https://login.example.com/jwks")] = None
+    name: Annotated[str, _NAME, Key("plant"), FREE]
+    key: Annotated[
+        str | Path | None, PublicKey(), Key("ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="), FREE
+    ] = None
+    jwks: Annotated[str | Path | None, KeySet(), Key("https://login.example.com/jwks"), FREE] = None
     # ALGORITHM:CREDENTIAL:KEY (`crypto.webauthn.passkeys`)
     passkey: Annotated[
-        str | None, Passkey(), Key("ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo")
+        str | None, Passkey(), Key("ed25519:AbCdEf0123456789:11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"), FREE
     ] = None
-    approves: Annotated[tuple[str, ...], Key(["files.*"])] = ()
+    approves: Annotated[tuple[str, ...], Key(["files.*"]), FREE] = ()
     # In the form in which names are compared (`ax.protocol.registration.authority`).
-    speaks_for: Annotated[tuple[str, ...], Many(DnsName()), Key(["edge01.example.com"])] = ()
+    speaks_for: Annotated[tuple[str, ...], Many(DnsName()), Key(["edge01.example.com"]), FREE] = ()
+
+
+def _remember_anchors(anchors: tuple[AnchorPlan, ...], _: object) -> dict[str, list[Any]]:
+    return {each.name: [_keys(each), list(each.speaks_for)] for each in anchors}
+
+
+def _keys(anchor: AnchorPlan) -> str:
+    return fingerprint([anchor.key, anchor.jwks, anchor.passkey])
+
+
+def _join_anchors(signed: dict[str, list[Any]], written: tuple[AnchorPlan, ...], _: object) -> tuple[AnchorPlan, ...]:
+    """Return the anchors with the DNS names that were signed for the same keys."""
+    names = {
+        each.name: spoken
+        for each in written
+        for keys, spoken in [signed.get(each.name, ["", []])]
+        if keys == _keys(each)
+    }
+    return tuple(
+        msgspec.structs.replace(
+            each, speaks_for=tuple(name for name in each.speaks_for if name in names.get(each.name, ()))
+        )
+        for each in written
+    )
+
+
+# What an anchor may approve is enrolled with a proof (`approvals.enrolments`), so that only `speaks_for` is left.
+_ANCHORS: Final = Order("anchors", _join_anchors, _remember_anchors)
 
 
 # What clients see
@@ -241,12 +292,12 @@ class McpPlan(msgspec.Struct, frozen=True, kw_only=True):
         list_wait_s: How long lists wait for servers that were just started; then they name what is missing.
     """
 
-    surface: Annotated[Surface, Key("auto")] = "flat"
-    names: Annotated[NameForm, Key("safe")] = "auto"
-    meta_pass: Annotated[Literal["vendor", "none"], Key("none")] = "vendor"  # noqa: S105
-    latency_meta: Annotated[bool, Key(True)] = False
-    session_idle_s: Annotated[float, Seconds(1, MONTH_S), Key(3600)] = 1800
-    list_wait_s: Annotated[float, Seconds(0, 600), Key(30)] = 10
+    surface: Annotated[Surface, Key("auto"), FREE] = "flat"
+    names: Annotated[NameForm, Key("safe"), FREE] = "auto"
+    meta_pass: Annotated[Literal["vendor", "none"], Key("none"), ANY_CHANGE] = "vendor"  # noqa: S105
+    latency_meta: Annotated[bool, Key(True), FREE] = False
+    session_idle_s: Annotated[float, Seconds(1, MONTH_S), Key(3600), FREE] = 1800
+    list_wait_s: Annotated[float, Seconds(0, 600), Key(30), FREE] = 10
 
 
 # What waits for a person
@@ -263,10 +314,26 @@ class GatePlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     # defer: leave a call to the node below that holds it
-    mode: Annotated[Literal["gated", "defer", "open"], Key("defer")] = "gated"
-    also: Annotated[tuple[str, ...], Key(["mail.send_*"])] = ()
-    unannotated: Annotated[Literal["classify", "allow"], Key("allow")] = "classify"
-    show_holder: Annotated[bool, Key(True)] = False
+    mode: Annotated[Literal["gated", "defer", "open"], Key("defer"), ranked("gated", "defer", "open")] = "gated"
+    also: Annotated[tuple[str, ...], Key(["mail.send_*"]), REMOVED_IS_LOOSER] = ()
+    unannotated: Annotated[Literal["classify", "allow"], Key("allow"), ranked("classify", "allow")] = "classify"
+    show_holder: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
+
+
+def _remember_channels(channels: tuple[Channel, ...], approvals: "ApprovalsPlan") -> dict[str, str]:
+    return {each: fingerprint(approvals.receiver(each)) for each in channels if each not in _SHOWS_NO_CODE}
+
+
+def _join_channels(
+    signed: dict[str, str], written: tuple[Channel, ...], approvals: "ApprovalsPlan"
+) -> tuple[Channel, ...]:
+    """Return the channels whose receiver was signed, and those that never show a verification code."""
+    present = _remember_channels(written, approvals)
+    return tuple(each for each in written if each in _SHOWS_NO_CODE or signed.get(each) == present[each])
+
+
+_SHOWS_NO_CODE: Final = ("console", "cli")
+_CHANNELS: Final = Order("channels", _join_channels, _remember_channels)
 
 
 class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -288,23 +355,29 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     # AX-11.3-4
-    expiry_s: Annotated[float, Seconds(30, 86_400), Key(900)] = 300
-    redeem_s: Annotated[float, Seconds(30, 86_400), Key(60)] = 300
-    max_pending: Annotated[int, Whole(1, 10_000), Key(20)] = 100
-    channels: Annotated[tuple[Channel, ...], Key(["cli", "os_dialog"])] = ("console", "cli")
-    command: Annotated[tuple[str, ...], CommandLine(), Key("notify-team"), SecretPart.ARGUMENTS] = ()
+    expiry_s: Annotated[float, Seconds(30, 86_400), Key(900), MORE_IS_LOOSER] = 300
+    redeem_s: Annotated[float, Seconds(30, 86_400), Key(60), MORE_IS_LOOSER] = 300
+    max_pending: Annotated[int, Whole(1, 10_000), Key(20), FREE] = 100
+    channels: Annotated[tuple[Channel, ...], Key(["cli", "os_dialog"]), _CHANNELS] = ("console", "cli")
+    command: Annotated[tuple[str, ...], CommandLine(), Key("notify-team"), SecretPart.ARGUMENTS, FREE] = ()
     webhook_url: Annotated[
-        str | None, Url(outward=True), Key("https://hooks.example.com/interlock"), SecretPart.URL_PATH
+        str | None, Url(outward=True), Key("https://hooks.example.com/interlock"), SecretPart.URL_PATH, FREE
     ] = None
-    webhook_secret: Annotated[str | None, TEXT, Key("a-long-random-text"), SecretPart.VALUE] = None
+    webhook_secret: Annotated[str | None, TEXT, Key("a-long-random-text"), SecretPart.VALUE, FREE] = None
     smtp_url: Annotated[
         str | None,
         MailServer(references=True),
         Key("smtps://interlock:${env:MAIL_PASSWORD}@mail.example.com"),
         SecretPart.URL_LOGIN,
+        FREE,
     ] = None
-    smtp_from: Annotated[str | None, _MAIL_ADDRESS, Key("interlock@example.com")] = None
-    smtp_to: Annotated[tuple[str, ...], Many(_MAIL_ADDRESS), Key(["ops@example.com"])] = ()
+    smtp_from: Annotated[str | None, _MAIL_ADDRESS, Key("interlock@example.com"), FREE] = None
+    smtp_to: Annotated[tuple[str, ...], Many(_MAIL_ADDRESS), Key(["ops@example.com"]), FREE] = ()
+
+    def receiver(self, channel: Channel) -> tuple[Any, ...]:
+        """Return where a channel sends to, as it is configured."""
+        prefix = {"command": "command", "webhook": "webhook_", "smtp": "smtp_"}.get(channel, "-")
+        return tuple(getattr(self, name) for name in self.__struct_fields__ if name.startswith(prefix))
 
 
 # Limits and storage
@@ -330,13 +403,14 @@ class BudgetPlan(msgspec.Struct, frozen=True, kw_only=True):
         units: How many units a call costs, by the cost_class of its tool.
     """
 
-    max_calls_per_minute: Annotated[int | None, AMOUNT, Key(60)] = None
-    max_mutable_calls_per_session: Annotated[int | None, AMOUNT, Key(10)] = None
-    max_cost_units_per_session: Annotated[int | None, AMOUNT, Key(1000)] = None
+    max_calls_per_minute: Annotated[int | None, AMOUNT, Key(60), MORE_IS_LOOSER] = None
+    max_mutable_calls_per_session: Annotated[int | None, AMOUNT, Key(10), MORE_IS_LOOSER] = None
+    max_cost_units_per_session: Annotated[int | None, AMOUNT, Key(1000), MORE_IS_LOOSER] = None
     units: Annotated[
         UnitsPlan,
         StructTable(UnitsPlan, "the units of a call", example="units = { expensive = 50 }", each=AMOUNT),
         Key({"metered": 2, "expensive": 50}),
+        fields(free=LESS_IS_LOOSER, metered=LESS_IS_LOOSER, expensive=LESS_IS_LOOSER),
     ] = UnitsPlan()
 
     @property
@@ -360,12 +434,12 @@ class LimitsPlan(msgspec.Struct, frozen=True, kw_only=True):
         sandbox_disk_mb: How much a sandboxed server may keep in its own home, temporary files included.
     """
 
-    message_bytes: Annotated[int, MESSAGE_SIZE, Key("64Mi")] = 16 * 1024 * 1024
-    calls_in_flight: Annotated[int, Whole(1, 1_000_000), Key(256)] = 1024
-    own_processes: Annotated[int, Whole(1, 100_000), Key(32)] = 64
-    sandbox_memory_mb: Annotated[int, Whole(16, 1024**2), Key(1024)] = 4096
-    sandbox_processes: Annotated[int, Whole(16, 1_000_000), Key(256)] = 2048
-    sandbox_disk_mb: Annotated[int, Whole(16, 1024**2), Key(512)] = 4096
+    message_bytes: Annotated[int, MESSAGE_SIZE, Key("64Mi"), FREE] = 16 * 1024 * 1024
+    calls_in_flight: Annotated[int, Whole(1, 1_000_000), Key(256), FREE] = 1024
+    own_processes: Annotated[int, Whole(1, 100_000), Key(32), FREE] = 64
+    sandbox_memory_mb: Annotated[int, Whole(16, 1024**2), Key(1024), MORE_IS_LOOSER] = 4096
+    sandbox_processes: Annotated[int, Whole(16, 1_000_000), Key(256), MORE_IS_LOOSER] = 2048
+    sandbox_disk_mb: Annotated[int, Whole(16, 1024**2), Key(512), MORE_IS_LOOSER] = 4096
 
 
 class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -382,18 +456,18 @@ class StorePlan(msgspec.Struct, frozen=True, kw_only=True):
         shared: A folder that the aggregators of one tree on this machine share: a subserver is with one of them only.
     """
 
-    backend: Annotated[Literal["sqlite", "nats"], Key("sqlite")] = "sqlite"
+    backend: Annotated[Literal["sqlite", "nats"], Key("sqlite"), FREE] = "sqlite"
     nats_url: Annotated[
-        tuple[str, ...], NatsUrls(), Key(["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"])
+        tuple[str, ...], NatsUrls(), Key(["tls://nats-1.example.com:4222", "tls://nats-2.example.com:4222"]), FREE
     ] = ()
-    nats_secret: Annotated[str | None, Text(references=True, stored=True), Key("${secrets.nats}"), SecretPart.VALUE] = (
-        None
-    )
-    nats_ca_file: Annotated[Path | None, Key("/etc/interlock/nats-ca.pem")] = None
-    nats_replicas: Annotated[int, Whole(1, 5), Key(3)] = 1
-    audit_days: Annotated[int, Whole(0, 36500), Key(365)] = 0
+    nats_secret: Annotated[
+        str | None, Text(references=True, stored=True), Key("${secrets.nats}"), SecretPart.VALUE, FREE
+    ] = None
+    nats_ca_file: Annotated[Path | None, Key("/etc/interlock/nats-ca.pem"), FREE] = None
+    nats_replicas: Annotated[int, Whole(1, 5), Key(3), FREE] = 1
+    audit_days: Annotated[int, Whole(0, 36500), Key(365), ANY_CHANGE] = 0
     # MCP-AX 13.4
-    shared: Annotated[Path | None, Key("/srv/interlock-tree")] = None
+    shared: Annotated[Path | None, Key("/srv/interlock-tree"), FREE] = None
 
 
 class Plan(msgspec.Struct, frozen=True, kw_only=True):
@@ -405,15 +479,21 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
             user's data folder.
     """
 
-    workspace: Annotated[Path, Key("~/projects/garden", default=".")]
-    data: Annotated[Path, Key("~/.local/share/interlock")]
+    workspace: Annotated[Path, Key("~/projects/garden", default="."), FREE]
+    data: Annotated[Path, Key("~/.local/share/interlock"), FREE]
     node: Annotated[NodePlan, Section("The node and its two endpoints.")] = NodePlan()
     auth: Annotated[AuthPlan, Section("Who may come in.")] = AuthPlan()
-    access: Annotated[tuple[AccessRule, ...], Section("What a caller may do; without an entry: write."), AT_ONCE] = ()
+    access: Annotated[
+        tuple[AccessRule, ...],
+        Section("What a caller may do; without an entry: write."),
+        AT_ONCE,
+        first_match("who", declared_fields(AccessRule), lambda rule: AccessRule(who=rule.who)),
+    ] = ()
     anchors: Annotated[
         tuple[AnchorPlan, ...],
         Section("Whose signatures are believed, and for what.", name="anchor", one_of=KEY_SOURCES),
         AT_ONCE,
+        _ANCHORS,
     ] = ()
     mcp: Annotated[McpPlan, Section("What MCP clients see.")] = McpPlan()
     aql: Annotated[AqlPlan, Section("Operations behind a few endpoints (MCP-AQL).")] = AqlPlan()
@@ -424,20 +504,25 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         ApprovalsPlan()
     )
     servers: Annotated[
-        tuple[ServerPlan, ...], Section("The MCP servers, by segment.", entry=ServerTable, shape="segments"), AT_ONCE
+        tuple[ServerPlan, ...],
+        Section("The MCP servers, by segment.", entry=ServerTable, shape="segments"),
+        AT_ONCE,
+        SERVERS,
     ] = ()
     drivers: Annotated[DriversPlan, Section("Servers that are declared as files."), AT_ONCE] = DriversPlan()
     tools: Annotated[
         tuple[ToolRule, ...],
         Section("What is known better than a server says about its tools.", name="tool", also=ToolCapability),
         AT_ONCE,
+        first_match("match", declared_fields(ToolRule), lambda rule: ToolRule(match=rule.match)),
     ] = ()
     safety: Annotated[SafetyPlan, Section("Agents whose steps are reported and judged."), AT_ONCE] = SafetyPlan()
-    rooms: Annotated[RoomsPlan, Section("What holds for every room (MCPx)."), AT_ONCE] = RoomsPlan()
+    rooms: Annotated[RoomsPlan, Section("What holds for every room (MCPx)."), AT_ONCE, ROOMS] = RoomsPlan()
     room: Annotated[
         tuple[RoomPlan, ...],
         Section("A room: a topic that agents, people and robots share.", also=RoomSettings),
         AT_ONCE,
+        ROOM,
     ] = ()
     devices: Annotated[DevicesPlan, Section("Microcontrollers and PLCs.")] = DevicesPlan()
     registry: Annotated[RegistryPlan, Section("The registry of tool surface names."), AT_ONCE] = RegistryPlan()

@@ -15,6 +15,22 @@ from interlock.aql.protocol.requests import RANGES
 from interlock.aql.protocol.requests import PayloadLimits as AqlLimits
 from interlock.aql.protocol.tool_operations import OperationRule
 from interlock.config.keys import Key, StructTable
+from interlock.config.order import (
+    ADDED_IS_LOOSER,
+    ANY_CHANGE,
+    FALSE_IS_LOOSER,
+    FREE,
+    MORE_IS_LOOSER,
+    REMOVED_IS_LOOSER,
+    TRUE_IS_LOOSER,
+    Order,
+    declared_fields,
+    fields,
+    if_set,
+    join_structs,
+    ranked,
+    table,
+)
 from interlock.config.problems import At, WrongValue
 from interlock.config.value_types import Choice, Many, ParsedText, Seconds, Size, Table, Text, Whole
 from interlock.rooms.protocol.participants import Privilege
@@ -124,6 +140,13 @@ class AqlDangerPlan(msgspec.Struct, frozen=True, kw_only=True):
     ] = AqlTokenPlan()
 
 
+_DANGER: Final = fields(
+    enforce=FALSE_IS_LOOSER,
+    skew_s=MORE_IS_LOOSER,
+    token_s=fields(destructive=MORE_IS_LOOSER, dangerous=MORE_IS_LOOSER, forbidden=MORE_IS_LOOSER),
+)
+
+
 class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of MCP-AQL, which offers operations behind a few endpoints.
 
@@ -142,9 +165,9 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
         response_meta: Whether every success says how long it took.
     """
 
-    mode: Annotated[AqlMode, _EndpointMode(MODES), Key("single", variable="MCP_AQL_ENDPOINT_MODE")] = "semantic"
+    mode: Annotated[AqlMode, _EndpointMode(MODES), Key("single", variable="MCP_AQL_ENDPOINT_MODE"), FREE] = "semantic"
     # Measured by bench.tokens: a longer flat list costs more tokens than search, details and call.
-    auto_tokens: Annotated[int, Whole(0, 10_000_000), Key(20_000)] = 4000
+    auto_tokens: Annotated[int, Whole(0, 10_000_000), Key(20_000), FREE] = 4000
     profile: Annotated[
         str,
         _NAME,
@@ -153,26 +176,29 @@ class AqlPlan(msgspec.Struct, frozen=True, kw_only=True):
             variable="MCP_AQL_ENDPOINT_PROFILE",
             help=f"Which families there are: {', '.join(PROFILES)}, or a name of your own with `families`.",
         ),
+        FREE,
     ] = "crude"
     families: Annotated[
         dict[str, tuple[str, ...]],
         _Families(names=r"[a-z][a-z0-9_]*", names_are="the name of a family", item=Many(_MEMBER)),
         Key({"look": ["READ"], "change": ["CREATE", "UPDATE", "DELETE"], "run": ["EXECUTE"]}),
+        FREE,
     ] = {}
-    tool_prefix: Annotated[str, _ToolPrefix(empty=True), Key("github_", variable="MCP_AQL_TOOL_PREFIX")] = ""
-    execution_idle_s: Annotated[float, Seconds(1, _MONTH_S), Key(600)] = 1800
-    execution_keep_s: Annotated[float, Seconds(0, _MONTH_S), Key(3600)] = 86_400
-    limits: Annotated[AqlLimits, _LIMITS, Key({"batch_operations": 20})] = AqlLimits()
+    tool_prefix: Annotated[str, _ToolPrefix(empty=True), Key("github_", variable="MCP_AQL_TOOL_PREFIX"), FREE] = ""
+    execution_idle_s: Annotated[float, Seconds(1, _MONTH_S), Key(600), FREE] = 1800
+    execution_keep_s: Annotated[float, Seconds(0, _MONTH_S), Key(3600), FREE] = 86_400
+    limits: Annotated[AqlLimits, _LIMITS, Key({"batch_operations": 20}), FREE] = AqlLimits()
     danger: Annotated[
         AqlDangerPlan,
         StructTable(AqlDangerPlan, "the handling of dangerous operations", example="danger = { enforce = false }"),
         Key({"enforce": False}),
+        _DANGER,
     ] = AqlDangerPlan()
     # AQL-4.6.2-2
-    strict_mode: Annotated[bool, Key(False)] = True
-    batch: Annotated[bool, Key(False)] = True
-    field_selection: Annotated[bool, Key(False)] = True
-    response_meta: Annotated[bool, Key(True)] = False
+    strict_mode: Annotated[bool, Key(False), FALSE_IS_LOOSER] = True
+    batch: Annotated[bool, Key(False), FREE] = True
+    field_selection: Annotated[bool, Key(False), FREE] = True
+    response_meta: Annotated[bool, Key(True), FREE] = False
 
 
 # [safety]
@@ -200,18 +226,21 @@ class _HintPattern(ParsedText, frozen=True):
 _PATTERNS: Final = Many(_HintPattern())
 
 
+_TOLERANCES: Final = ranked("conservative", "moderate", "aggressive")
+
+
 class AgentPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of the safety loop for one agent. A field that is None has the value that is set for all agents."""
 
-    max_autonomous_steps: Annotated[int | None, _STEPS] = None
-    risk_tolerance: Tolerance | None = None
+    max_autonomous_steps: Annotated[int | None, _STEPS, if_set(MORE_IS_LOOSER)] = None
+    risk_tolerance: Annotated[Tolerance | None, if_set(_TOLERANCES)] = None
     # `deny` and `requires_approval` are added to those for all agents.
-    deny: Annotated[tuple[str, ...], _PATTERNS] = ()
-    requires_approval: Annotated[tuple[str, ...], _PATTERNS] = ()
-    auto_approve: Annotated[tuple[str, ...] | None, _PATTERNS] = None
-    stages: tuple[Stage, ...] | None = None
-    tolerance_relaxes_confirm: bool | None = None
-    preapproved: bool | None = None
+    deny: Annotated[tuple[str, ...], _PATTERNS, REMOVED_IS_LOOSER] = ()
+    requires_approval: Annotated[tuple[str, ...], _PATTERNS, REMOVED_IS_LOOSER] = ()
+    auto_approve: Annotated[tuple[str, ...] | None, _PATTERNS, if_set(ADDED_IS_LOOSER)] = None
+    stages: Annotated[tuple[Stage, ...] | None, if_set(REMOVED_IS_LOOSER)] = None
+    tolerance_relaxes_confirm: Annotated[bool | None, if_set(TRUE_IS_LOOSER)] = None
+    preapproved: Annotated[bool | None, if_set(TRUE_IS_LOOSER)] = None
 
 
 _AGENTS: Final = Table(
@@ -241,18 +270,30 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
         agents: The same for one agent, by its name. Its deny and requires_approval are added to those of all agents.
     """
 
-    mode: Annotated[Mode, Key("enforcing", variable="MCPAQL_SAFETY_LOOP")] = "disabled"
-    require: Annotated[tuple[str, ...], Key(["client:coder"])] = ()
-    max_autonomous_steps: Annotated[int, _STEPS, Key(10)] = STEPS_DEFAULT
-    risk_tolerance: Annotated[Tolerance, Key("conservative")] = "moderate"
-    deny: Annotated[tuple[str, ...], _PATTERNS, Key(["drop_*", "rm -rf*"])] = DENY
-    requires_approval: Annotated[tuple[str, ...], _PATTERNS, Key(["deploy_*"])] = REQUIRES_APPROVAL
-    auto_approve: Annotated[tuple[str, ...], _PATTERNS, Key(["read_*"])] = AUTO_APPROVE
-    stages: Annotated[tuple[Stage, ...], Key(["patterns"])] = ("outcome", "patterns", "risk", "tolerance")
-    progressive_lockout: Annotated[bool, Key(False)] = True
-    tolerance_relaxes_confirm: Annotated[bool, Key(True)] = False
-    preapproved: Annotated[bool, Key(True)] = False
-    agents: Annotated[dict[str, AgentPlan], _AGENTS, Key({"reporter": {"risk_tolerance": "conservative"}})] = {}
+    mode: Annotated[
+        Mode, Key("enforcing", variable="MCPAQL_SAFETY_LOOP"), ranked("enforcing", "monitoring", "logging", "disabled")
+    ] = "disabled"
+    require: Annotated[tuple[str, ...], Key(["client:coder"]), REMOVED_IS_LOOSER] = ()
+    max_autonomous_steps: Annotated[int, _STEPS, Key(10), MORE_IS_LOOSER] = STEPS_DEFAULT
+    risk_tolerance: Annotated[Tolerance, Key("conservative"), _TOLERANCES] = "moderate"
+    deny: Annotated[tuple[str, ...], _PATTERNS, Key(["drop_*", "rm -rf*"]), REMOVED_IS_LOOSER] = DENY
+    requires_approval: Annotated[tuple[str, ...], _PATTERNS, Key(["deploy_*"]), REMOVED_IS_LOOSER] = REQUIRES_APPROVAL
+    auto_approve: Annotated[tuple[str, ...], _PATTERNS, Key(["read_*"]), ADDED_IS_LOOSER] = AUTO_APPROVE
+    stages: Annotated[tuple[Stage, ...], Key(["patterns"]), REMOVED_IS_LOOSER] = (
+        "outcome",
+        "patterns",
+        "risk",
+        "tolerance",
+    )
+    progressive_lockout: Annotated[bool, Key(False), FALSE_IS_LOOSER] = True
+    tolerance_relaxes_confirm: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
+    preapproved: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
+    agents: Annotated[
+        dict[str, AgentPlan],
+        _AGENTS,
+        Key({"reporter": {"risk_tolerance": "conservative"}}),
+        table(declared_fields(AgentPlan), AgentPlan()),
+    ] = {}
 
 
 # [rooms] and [[room]]
@@ -300,10 +341,67 @@ def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
     return RoomSettings(**fields)
 
 
+_ROOM_ORDERS: Final = {
+    "mode": ranked("restricted", "mixed", "observe", "open"),
+    "members": ADDED_IS_LOOSER,
+    "full": ADDED_IS_LOOSER,
+    "interlock_tools": ADDED_IS_LOOSER,
+    "trust_annotations": TRUE_IS_LOOSER,
+    "max_participants": FREE,
+    "restricted_replies": ranked("deny", "allow"),
+    "restricted_chat": TRUE_IS_LOOSER,
+    "extra_kinds": ANY_CHANGE,
+    "max_envelope_bytes": FREE,
+    "proposal_ttl_s": FREE,
+    "per_min": fields(proposals=MORE_IS_LOOSER, chat=MORE_IS_LOOSER, envelopes=MORE_IS_LOOSER),
+    "proposals_pending": FREE,
+    "secret_patterns": REMOVED_IS_LOOSER,
+    "tracker": FALSE_IS_LOOSER,
+    "history_days": FREE,
+    "history_max": FREE,
+    "history_visibility": ranked("none", "since_join", "all"),
+    "presence_grace_s": FREE,
+    "presence_heartbeat_s": FREE,
+    "connections_per_participant": FREE,
+    "violation_notice": FREE,
+    "v0_clients": ranked("refuse", "restricted", "assign", "full"),
+    "undeclared_protocol": FREE,
+}
+ROOMS: Final = fields(**_ROOM_ORDERS, auto_create=TRUE_IS_LOOSER)
+
+
+def _remember_rooms(rooms: tuple[RoomPlan, ...], plan: Any) -> dict[str, RoomSettings]:
+    return {each.topic: each.settings(plan.rooms) for each in rooms}
+
+
+def _join_rooms(signed: dict[str, Any], written: tuple[RoomPlan, ...], plan: Any) -> tuple[RoomPlan, ...]:
+    """Return the rooms with the settings that were signed, or with those of [rooms] for a room that is new."""
+    joined = []
+    for each in written:
+        settings = each.settings(plan.rooms)
+        before = signed.get(each.topic)
+        base = (
+            room_settings(plan.rooms, {})
+            if before is None
+            else msgspec.convert(before, RoomSettings, from_attributes=True)
+        )
+        strict = join_structs(base, settings, _ROOM_ORDERS)
+        changed = {
+            name: getattr(strict, name) for name in _ROOM_ORDERS if getattr(strict, name) != getattr(settings, name)
+        }
+        joined.append(msgspec.structs.replace(each, written={**each.written, **changed}) if changed else each)
+    return tuple(joined)
+
+
+ROOM: Final = Order("rooms", _join_rooms, _remember_rooms)
+
 # [registry]
 
 Enforcement = Literal["reject", "session", "warn", "off"]
 _SURFACE_NAME: Final = r"[a-z][a-z0-9]*(?:_[a-z][a-z0-9]*)*"
+
+
+_ENFORCEMENTS: Final = ranked("session", "reject", "warn", "off")
 
 
 class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -322,17 +420,19 @@ class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
         tools: Whether clients are offered names.lookup, .check, .verify and .request.
     """
 
-    enforce: Annotated[Enforcement, Key("warn")] = "reject"
+    enforce: Annotated[Enforcement, Key("warn"), _ENFORCEMENTS] = "reject"
     per_name: Annotated[
         dict[str, Enforcement],
         Table(names=_SURFACE_NAME, names_are="a surface name", item=Choice(get_args(Enforcement))),
         Key({"search": "off"}),
+        ANY_CHANGE,
     ] = {}
     routes: Annotated[
         dict[str, tuple[str, ...]],
         Table(names=_SURFACE_NAME, names_are="a surface name", item=Many(Text())),
         Key({"search": ["a", "b"]}),
+        ANY_CHANGE,
     ] = {}
-    strict: Annotated[bool, Key(True)] = False
-    public_read: Annotated[bool, Key(True)] = False
-    tools: Annotated[bool, Key(True)] = False
+    strict: Annotated[bool, Key(True), FALSE_IS_LOOSER] = False
+    public_read: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
+    tools: Annotated[bool, Key(True), FREE] = False

@@ -9,7 +9,7 @@ put into a plan is remembered in `secrets` of the server, and masked wherever th
 """
 
 from pathlib import Path
-from typing import Annotated, Final, Literal, get_args
+from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
 
@@ -27,6 +27,20 @@ from interlock.ax.protocol.capability import (
 )
 from interlock.config.addresses import Protected, Url
 from interlock.config.keys import Key, SecretPart, StructTable
+from interlock.config.order import (
+    ADDED_IS_LOOSER,
+    ANY_CHANGE,
+    FALSE_IS_LOOSER,
+    FREE,
+    LESS_IS_LOOSER,
+    MORE_IS_LOOSER,
+    REMOVED_IS_LOOSER,
+    TRUE_IS_LOOSER,
+    Order,
+    fields,
+    ranked,
+    table,
+)
 from interlock.config.plan_agents import OPERATION
 from interlock.config.problems import At
 from interlock.config.value_types import Choice, CommandLine, Headers, Many, Seconds, Size, Table, Text, Version, Whole
@@ -49,6 +63,38 @@ ENVIRONMENT: Final = Table(  # of a program that the node starts
     reserved="INTERLOCK_",  # a node started as a server would read them as its own settings
 )
 AMOUNT: Final = Whole(0, LIMIT_MAX)
+_CALLS: Final = fields(
+    max_calls_per_minute=MORE_IS_LOOSER,
+    max_mutable_calls_per_session=MORE_IS_LOOSER,
+    max_cost_units_per_session=MORE_IS_LOOSER,
+)
+
+
+def _join_budgets(signed: BudgetLimits | None, written: BudgetLimits | None, whole: Any) -> BudgetLimits | None:
+    """Return the smaller limits. An entry without a budget limits nothing."""
+    if signed is None:
+        return written
+    joined: BudgetLimits = _CALLS.join(signed, written or BudgetLimits(), whole)
+    return joined
+
+
+CALLS: Final = Order("calls", _join_budgets)
+# Keys of a [[tool]] entry that say what a tool does. A key that is missing leaves it to the server.
+_CAPABILITY: Final = Order("capability", lambda signed, written, _: _join_capabilities(signed, written))
+_EFFECTS: Final = {"mutable": ranked(True, None, False), "reversible": ranked(False, None, True)}
+
+
+def _join_capabilities(signed: dict[str, str | bool], written: dict[str, str | bool]) -> dict[str, str | bool]:
+    """Return the written capability with the signed effect, scope and cost, where the written ones are looser."""
+    joined = {}
+    for name in (*written, *(each for each in signed if each not in written)):
+        order = _EFFECTS.get(name, ANY_CHANGE if name in ("auth_scope", "cost_class") else FREE)
+        value = order.join(signed.get(name), written.get(name), None)
+        if value is not None:
+            joined[name] = value
+    return joined
+
+
 BUDGET: Final = StructTable(BudgetLimits, "a budget", example="budget = { max_calls_per_minute = 60 }", each=AMOUNT)
 
 ToolClass = Literal["read_only", "reversible", "irreversible"]
@@ -254,6 +300,83 @@ class ServerPlan(ServerSettings, frozen=True, kw_only=True):
     unset: tuple[str, ...] = ()  # missing environment variables; the server is not started
 
 
+# A tool without a class says itself what it does, or is classified.
+_CLASSES: Final = table(ranked("irreversible", None, "reversible", "read_only"), None)
+_SHARES: Final = ranked("session", "principal", "auto", "node")
+
+
+class _SignedServer(msgspec.Struct, frozen=True, kw_only=True):
+    """What is kept of a signed server: everything that holds no secrets and limits what the server may do."""
+
+    classes: dict[str, ToolClass]
+    share: Share
+    sandbox: dict[str, Any] | None
+    egress: tuple[str, ...] | None
+
+
+def _remember_servers(servers: tuple[ServerPlan, ...], _: object) -> dict[str, _SignedServer]:
+    return {each.segment: _signed_server(each) for each in servers}
+
+
+def _signed_server(server: ServerPlan) -> _SignedServer:
+    sandbox = server.reach.sandbox if isinstance(server.reach, Spawn) else None
+    return _SignedServer(
+        classes=server.classes,
+        share=server.share,
+        sandbox=None if sandbox is None else msgspec.to_builtins(sandbox, enc_hook=str),
+        egress=server.reach.egress if isinstance(server.reach, Dial) else None,
+    )
+
+
+def _join_servers(signed: dict[str, Any], written: tuple[ServerPlan, ...], _: object) -> tuple[ServerPlan, ...]:
+    """Return the servers with the classes, sandboxes and hosts that were signed, where the written ones are looser.
+
+    A server that was not signed may have any sandbox, because it may have none.
+    """
+    return tuple(_join_server(signed.get(each.segment), each) for each in written)
+
+
+def _join_server(stored: Any, written: ServerPlan) -> ServerPlan:
+    reach = written.reach
+    if stored is None:
+        signed = _SignedServer(classes={}, share=written.share, sandbox=None, egress=None)
+    else:
+        signed = msgspec.convert(stored, _SignedServer, from_attributes=True)
+    if isinstance(reach, Spawn) and signed.sandbox is not None:
+        sandbox = msgspec.convert(signed.sandbox, SandboxPlan, dec_hook=lambda wanted, value: wanted(value))
+        reach = msgspec.structs.replace(reach, sandbox=_join_sandboxes(sandbox, reach.sandbox))
+    elif isinstance(reach, Dial) and signed.egress is not None:
+        allowed = signed.egress
+        hosts = allowed if reach.egress is None else tuple(each for each in reach.egress if each in allowed)
+        reach = msgspec.structs.replace(reach, egress=hosts)
+    return msgspec.structs.replace(
+        written,
+        reach=reach,
+        classes=_CLASSES.join(signed.classes, written.classes, written),
+        share=_SHARES.join(signed.share, written.share, written),
+    )
+
+
+def _join_sandboxes(signed: SandboxPlan, written: SandboxPlan | None) -> SandboxPlan:
+    return signed if written is None else _SANDBOX.join(signed, written, None)
+
+
+_SANDBOX: Final = fields(
+    home=FREE,
+    read=ADDED_IS_LOOSER,
+    write=ADDED_IS_LOOSER,
+    deny=REMOVED_IS_LOOSER,
+    accepted=ANY_CHANGE,
+    from_arguments=TRUE_IS_LOOSER,
+    egress=ADDED_IS_LOOSER,
+    programs=ADDED_IS_LOOSER,
+    any_program=TRUE_IS_LOOSER,
+    passed=ADDED_IS_LOOSER,
+    memory_mb=MORE_IS_LOOSER,
+    cpu_ms=MORE_IS_LOOSER,
+)
+SERVERS: Final = Order("servers", _join_servers, _remember_servers)
+
 # [drivers]
 
 _ID: Final = r"[a-z0-9][a-z0-9.-]{1,79}"  # AIP-30 and AIP-14 give drivers and contracts the same form
@@ -305,27 +428,30 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
         dev: Whether a change that needs a new major version of a driver is only warned of.
     """
 
-    paths: Annotated[tuple[Path, ...], Key(["/srv/drivers"])] = ()
+    paths: Annotated[tuple[Path, ...], Key(["/srv/drivers"]), FREE] = ()
     # Computed: <config>/interlock/drivers, which holds the person's drivers for every workspace.
-    own: Path | None = None
-    registration: Annotated[Literal["eager", "lazy"], Key("lazy")] = "eager"
-    idle_timeout_s: Annotated[float, Seconds(1, MONTH_S), Key(60)] = 300
-    on_mismatch: Annotated[Literal["reject", "drop_binding"], Key("drop_binding")] = "reject"
-    sandbox: Annotated[dict[str, Literal["off"]], _SANDBOXES, Key({"legacy-mcp": "off"})] = {}
-    result_bytes: Annotated[dict[str, int], _RESULT_SIZES, Key({"files-mcp": "64Mi"})] = {}
-    insecure_hosts: Annotated[tuple[str, ...], Many(_HOST), Key(["mcp.lan"])] = ()
-    ca_file: Annotated[Path | None, Key("tls/company-ca.pem")] = None
-    region: Annotated[str | None, _REGION, Key("EU")] = None
+    own: Annotated[Path | None, FREE] = None
+    registration: Annotated[Literal["eager", "lazy"], Key("lazy"), FREE] = "eager"
+    idle_timeout_s: Annotated[float, Seconds(1, MONTH_S), Key(60), FREE] = 300
+    on_mismatch: Annotated[Literal["reject", "drop_binding"], Key("drop_binding"), ranked("reject", "drop_binding")] = (
+        "reject"
+    )
+    sandbox: Annotated[dict[str, Literal["off"]], _SANDBOXES, Key({"legacy-mcp": "off"}), ADDED_IS_LOOSER] = {}
+    result_bytes: Annotated[dict[str, int], _RESULT_SIZES, Key({"files-mcp": "64Mi"}), FREE] = {}
+    insecure_hosts: Annotated[tuple[str, ...], Many(_HOST), Key(["mcp.lan"]), ADDED_IS_LOOSER] = ()
+    ca_file: Annotated[Path | None, Key("tls/company-ca.pem"), ANY_CHANGE] = None
+    region: Annotated[str | None, _REGION, Key("EU"), ANY_CHANGE] = None
     policy: Annotated[
         PolicyPlan,
         StructTable(PolicyPlan, "the policy on drivers", example='policy = { deny = ["third-party-api"] }'),
         Key({"deny": ["third-party-api"]}),
+        fields(allow=ANY_CHANGE, deny=REMOVED_IS_LOOSER),
     ] = PolicyPlan()
-    pins: Annotated[dict[str, str], _PINS, Key({"fs.read": "filesystem-mcp"})] = {}
-    trust_workspace: Annotated[bool, Key(True)] = False
-    allow_unverified_install: Annotated[bool, Key(True)] = False
-    npx: Annotated[bool, Key(True)] = False
-    dev: Annotated[bool, Key(True)] = False
+    pins: Annotated[dict[str, str], _PINS, Key({"fs.read": "filesystem-mcp"}), ANY_CHANGE] = {}
+    trust_workspace: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
+    allow_unverified_install: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
+    npx: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
+    dev: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
 
 
 # [[tool]]
@@ -381,12 +507,12 @@ class ToolRule(msgspec.Struct, frozen=True, kw_only=True):
         aql: What is known of the tool's operation (MCP-AQL): name, category, family, danger and more.
     """
 
-    match: Annotated[str, Key("files.write_*")]
-    capability: dict[str, str | bool] = {}  # what is written of the keys of `ToolCapability`
-    hide: Annotated[bool, Key(True)] = False
-    pin: Annotated[bool, Key(True)] = False
-    cost_units: Annotated[int | None, AMOUNT, Key(5)] = None
-    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 10})] = None
+    match: Annotated[str, Key("files.write_*"), ANY_CHANGE]
+    capability: Annotated[dict[str, str | bool], _CAPABILITY] = {}  # what is written of the keys of `ToolCapability`
+    hide: Annotated[bool, Key(True), FALSE_IS_LOOSER] = False
+    pin: Annotated[bool, Key(True), FALSE_IS_LOOSER] = False
+    cost_units: Annotated[int | None, AMOUNT, Key(5), LESS_IS_LOOSER] = None
+    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 10}), CALLS] = None
     # None: decided by where the tool comes from
-    trust: Annotated[Trust | None, Key("certified")] = None
-    aql: Annotated[OperationRule | None, OPERATION, Key({"category": "READ"})] = None
+    trust: Annotated[Trust | None, Key("certified"), ANY_CHANGE] = None
+    aql: Annotated[OperationRule | None, OPERATION, Key({"category": "READ"}), ANY_CHANGE] = None

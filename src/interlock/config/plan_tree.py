@@ -9,6 +9,7 @@ import msgspec
 from interlock.ax.protocol.capability import PRIVATE_CLASS
 from interlock.config.addresses import SocketUrl
 from interlock.config.keys import AT_ONCE, Key, SecretPart, StructTable
+from interlock.config.order import ADDED_IS_LOOSER, ANY_CHANGE, FREE, named_entries, ranked
 from interlock.config.plan_servers import ENVIRONMENT, MONTH_S
 from interlock.config.problems import At
 from interlock.config.value_types import CommandLine, Many, Seconds, Segment, Text, Whole
@@ -99,26 +100,36 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
         list_ttl_s: How many seconds the tool list of a server that announces no changes stays valid.
     """
 
-    tree: Annotated[str, _TREE, Key("plant")] = "default"
+    tree: Annotated[str, _TREE, Key("plant"), FREE] = "default"
     parents: Annotated[
-        tuple[ParentPlan, ...], _PARENTS, Key([{"url": "wss://hub.example.com/ax", "segment": "edge"}]), AT_ONCE
+        tuple[ParentPlan, ...],
+        _PARENTS,
+        Key([{"url": "wss://hub.example.com/ax", "segment": "edge"}]),
+        AT_ONCE,
+        ADDED_IS_LOOSER,
     ] = ()
     children: Annotated[
-        tuple[ChildPlan, ...], _CHILDREN, Key([{"command": "python greenhouse.py", "segment": "greenhouse"}]), AT_ONCE
+        tuple[ChildPlan, ...],
+        _CHILDREN,
+        Key([{"command": "python greenhouse.py", "segment": "greenhouse"}]),
+        AT_ONCE,
+        FREE,
     ] = ()
-    dial_back: Annotated[tuple[str, ...], _URL_GLOBS, Key(["https://*.example.com/*"])] = ()
-    socket: Annotated[Path | None, Key("/run/interlock/ax.sock")] = None
-    require_proof: Annotated[Literal["mutable", "always", "never"], Key("always")] = "mutable"
-    heartbeat_min_ms: Annotated[int, Whole(10, 3_600_000), Key(1000)] = 100
-    max_hops: Annotated[int, Whole(1, 255), Key(8)] = 32
-    notify_per_s: Annotated[int, Whole(1, 1_000_000), Key(500)] = 100
-    notify_buffer: Annotated[int, Whole(1, 1_000_000), Key(5000)] = 1000
+    dial_back: Annotated[tuple[str, ...], _URL_GLOBS, Key(["https://*.example.com/*"]), ADDED_IS_LOOSER] = ()
+    socket: Annotated[Path | None, Key("/run/interlock/ax.sock"), ANY_CHANGE] = None
+    require_proof: Annotated[
+        Literal["mutable", "always", "never"], Key("always"), ranked("always", "mutable", "never")
+    ] = "mutable"
+    heartbeat_min_ms: Annotated[int, Whole(10, 3_600_000), Key(1000), FREE] = 100
+    max_hops: Annotated[int, Whole(1, 255), Key(8), FREE] = 32
+    notify_per_s: Annotated[int, Whole(1, 1_000_000), Key(500), FREE] = 100
+    notify_buffer: Annotated[int, Whole(1, 1_000_000), Key(5000), FREE] = 1000
     transport_classes: Annotated[
-        tuple[str, ...], Many(Text(PRIVATE_CLASS, 'a private class, "x-" and a-z, 0-9, _ and -')), Key(["x-lora"])
+        tuple[str, ...], Many(Text(PRIVATE_CLASS, 'a private class, "x-" and a-z, 0-9, _ and -')), Key(["x-lora"]), FREE
     ] = ()
-    root_segment: Annotated[str | None, Segment(), Key("home")] = None
+    root_segment: Annotated[str | None, Segment(), Key("home"), ANY_CHANGE] = None
     # AX-5.1-3
-    list_ttl_s: Annotated[float, Seconds(0, MONTH_S), Key(300)] = 60
+    list_ttl_s: Annotated[float, Seconds(0, MONTH_S), Key(300), FREE] = 60
 
 
 class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,8 +140,8 @@ class DegradedPlan(msgspec.Struct, frozen=True, kw_only=True):
         grace_s: How long they stay.
     """
 
-    enabled: Annotated[bool, Key(False)] = True
-    grace_s: Annotated[float, Seconds(0, MONTH_S), Key(60)] = 300
+    enabled: Annotated[bool, Key(False), FREE] = True
+    grace_s: Annotated[float, Seconds(0, MONTH_S), Key(60), FREE] = 300
 
 
 class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +160,6 @@ class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
             this node, which speaks and beats for it (on_behalf).
     """
 
-    mode: Annotated[Literal["aggregate", "on_behalf"], Key("on_behalf")] = "aggregate"
+    mode: Annotated[Literal["aggregate", "on_behalf"], Key("on_behalf"), FREE] = "aggregate"
     # Computed: the descriptions in the workspace.
-    described: Annotated[tuple[DevicePlan, ...], AT_ONCE] = ()
+    described: Annotated[tuple[DevicePlan, ...], AT_ONCE, named_entries("segment", ANY_CHANGE)] = ()

@@ -84,7 +84,6 @@ class DriverParts(CapabilityParts):
         if (contracts := self.contracts.current) is not None:
             contracts.replan(new)
         await self.drivers.replan(new)
-        await self._node.approvals.guard_changes.replan(new)
 
     async def on_servers_changed(self) -> None:
         if (contracts := self.contracts.current) is not None:

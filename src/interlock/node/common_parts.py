@@ -22,7 +22,7 @@ from interlock.access.tokens import TokenRegistry
 from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.decisions import DecisionService
 from interlock.approvals.enrolments import Enrolments, KeyRevocation
-from interlock.approvals.guard_changes import GuardChanges
+from interlock.approvals.guard_changes import GuardChanges, find_plan_in_effect
 from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox
 from interlock.approvals.notifier import Notifier, make_channels
 from interlock.approvals.operations.inbox import InboxOperations
@@ -124,20 +124,25 @@ class StoreParts:
         self.tokens = TokenRegistry(TokenTable(store.kv), clock, plan.access, plan.auth.token_days)
 
 
-async def adopt_shared_identity(plan: Plan, clock: Clock) -> None:
-    """Copy the identity of the node from the store that its replicas share. Do nothing if the store is not shared.
+async def prepare_stores(plan: Plan, clock: Clock) -> Plan:
+    """Return the plan with which a node starts: the written plan, without what nobody signed. If replicas share a
+    store, copy the aggregator's identity from it.
 
-    Call this before the node is constructed, because most parts get the identity in their constructor. Raise StoreError
-    if the store cannot be used.
+    Call this before the node is constructed, because most parts get both in their constructor. Raise StoreError if a
+    store cannot be used.
     """
     store = build_shared_store(plan, plan.data, clock)
-    if store.replication is None:
-        return
+    local = store if store.replication is None else build_store("sqlite", plan.data)
     try:
         await store.open()
-        await adopt_identity(plan.data, store.kv, clock.wall())
+        if local is not store:
+            await local.open()
+            await adopt_identity(plan.data, store.kv, clock.wall())
+        return await find_plan_in_effect(plan, store.kv, local.kv, clock.wall())
     finally:
         await store.close()
+        if local is not store:
+            await local.close()
 
 
 # What people decide
@@ -148,8 +153,10 @@ class ApprovalParts:
     names.
     """
 
-    def __init__(self, plan: Plan, stores: StoreParts) -> None:
-        """Construct the inbox of approvals, and everything around it that does not look at a call."""
+    def __init__(self, plan: Plan, stores: StoreParts, written: Plan) -> None:
+        """Construct the inbox and all parts that handle approvals without examining a call. `written` is the plan as
+        the files have it, which may loosen the guard in ways that are not in effect.
+        """
         kv, clock, recorder, addresses = stores.store.kv, stores.clock, stores.recorder, stores.addresses
         self.anchors = anchors = Anchors(plan.anchors, clock)
         self.passkeys = passkeys = PasskeyService(anchors, recorder, clock, lambda: addresses.operator)
@@ -163,7 +170,8 @@ class ApprovalParts:
         # Publishes the segment of a server when an operator classified one of its tools.
         self.ruled = ruled = AsyncFeed[str]()
         self.codes = codes = Codes(kv, clock)
-        self.guard_changes = guard_changes = GuardChanges(plan, stores.local.kv, inbox, anchors, recorder, clock)
+        self.enrolments = enrolments = Enrolments(kv, inbox, anchors, recorder, clock)
+        self.guard_changes = guard_changes = GuardChanges(written, stores.local.kv, inbox, enrolments, recorder, clock)
 
         self.definitions = definitions = Definitions(kv, inbox, clock, ruled)
         self.names = names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
@@ -172,7 +180,6 @@ class ApprovalParts:
         )
         channels = make_channels(plan.approvals, clock)
         self.operator_keys = OperatorKeyService(config_folder(os.environ) / "keys", anchors, clock)
-        self.enrolments = Enrolments(kv, inbox, anchors, recorder, clock)
         self.revocation = KeyRevocation(inbox, grants, judge, recorder, clock)
         self.expiry = Expiry(inbox, replicas)
         self.notifier = Notifier(

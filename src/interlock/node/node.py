@@ -47,7 +47,7 @@ from interlock.node.common_parts import (
     FrontParts,
     LinkParts,
     StoreParts,
-    adopt_shared_identity,
+    prepare_stores,
 )
 from interlock.node.endpoints import DRAIN_S, Endpoints, OperatorApp
 from interlock.node.node_operations import Operations
@@ -169,17 +169,19 @@ class Node:
         operator_app: OperatorApp,
         clock: Clock | None = None,
         *,
+        written: Plan | None = None,
         files: tuple[Path, ...] = (),
         read: Read | None = None,
         listen: bool = True,
     ) -> None:
         """Construct all parts of the node. Nothing is opened yet.
 
+        `written` is the plan as the files have it, if not everything in it is in effect (`find_plan_in_effect`).
         `files` are the files from which the plan was read; no sandboxed server may write to them. `read` reads them
         again when they change. If `listen` is False, the node opens no sockets.
         """
         self.stores = StoreParts(plan, clock or Clock())
-        self.approvals = ApprovalParts(plan, self.stores)
+        self.approvals = ApprovalParts(plan, self.stores, written or plan)
         self.calls = CallParts(plan, self.stores, self.approvals)
         self.links = LinkParts(plan, files, self.stores, self.approvals, self.calls)
         self.fronts = FrontParts(plan, self.stores, self.calls, self.links, listen=listen)
@@ -201,7 +203,9 @@ class Node:
         follow_replicas(self.parts)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
         self._reload = (
-            Reload(read, files, plan, ReloadSteps(self.parts).by_key(), self.stores.clock) if read is not None else None
+            Reload(read, files, plan, ReloadSteps(self.parts).by_key(), self.approvals.guard_changes, self.stores.clock)
+            if read is not None
+            else None
         )
         self.operations = Operations(self.parts, self._reload)
         self._sockets = Sockets(plan, self.stores.addresses, self.approvals.passkeys) if listen else None
@@ -338,8 +342,8 @@ async def _run(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    await adopt_shared_identity(plan, Clock())
-    node = Node(plan, operator_app, files=loaded.paths, read=read, listen=not stdio)
+    in_effect = await prepare_stores(plan, Clock())
+    node = Node(in_effect, operator_app, written=plan, files=loaded.paths, read=read, listen=not stdio)
     try:
         await node.open()
         ends = [loop.create_task(stopping.wait())]

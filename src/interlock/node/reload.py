@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
+from interlock.approvals.guard_changes import GuardChanges
 from interlock.approvals.notifier import make_channels
 from interlock.config.difference import as_written, differences, section_of, without
 from interlock.config.load import ConfigInvalid, Loaded, device_files
@@ -52,11 +53,16 @@ class Reload:
     """
 
     def __init__(
-        self, read: Read, paths: tuple[Path, ...], plan: Plan, steps: Mapping[str, ReloadStep], clock: Clock
+        self,
+        read: Read,
+        paths: tuple[Path, ...],
+        plan: Plan,
+        steps: Mapping[str, ReloadStep],
+        guard_changes: GuardChanges,
+        clock: Clock,
     ) -> None:
-        """Prepare to watch the files `paths`. `steps` has the function that applies a change, for each key or
-        section.
-        """
+        """Prepare to watch `paths`. `steps` maps a key or section to the function that applies a change of it."""
+        self._guard_changes = guard_changes
         self._read, self._paths, self._steps, self._clock = read, paths, steps, clock
         self._read_wall = clock.wall()
         self._seen = _file_states(paths, plan.workspace)
@@ -69,6 +75,7 @@ class Reload:
     async def open(self) -> None:
         if sys.platform != "win32":
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
+        self._guard_changes.signed.subscribe(lambda _: self._asked.set())
         self._work.begin(self._watch(), "configuration")
 
     async def close(self) -> None:
@@ -124,7 +131,7 @@ class Reload:
             log.error("the configuration has changed: %s", self.problem)
         if loaded.paths != self._paths:
             self._paths, self._seen = loaded.paths, ()
-        await self._put_into_effect(plan)
+        await self._put_into_effect(await self._guard_changes.hold_back(plan))
 
     async def _put_into_effect(self, new: Plan) -> None:
         """Apply a new plan: run the function for every key that changed.
@@ -246,7 +253,6 @@ class ReloadSteps:
         await self._links.servers.restock()
         for capability in self._capabilities:
             await capability.on_rules_changed(new)
-        await self._approvals.guard_changes.replan(new)
 
     # Steps of the common parts
 
@@ -256,7 +262,6 @@ class ReloadSteps:
         await self._links.servers.take(old, new)
         for capability in self._capabilities:
             await capability.on_servers_changed()
-        await self._approvals.guard_changes.replan(new)
 
     async def _take_budget(self, old: Plan, new: Plan) -> None:
         """Apply new budgets. They count for subservers that register from now on (MCP-AX 11.4).
@@ -268,8 +273,7 @@ class ReloadSteps:
             await self.take_tools(old, new)
 
     async def _take_approvals(self, old: Plan, new: Plan) -> None:
-        """Apply new settings of approvals. An approval that waits already keeps its time limit."""
-        await self._approvals.guard_changes.replan(new)
+        """Apply the new rules to future approvals. Approvals that are already waiting keep their time limit."""
         self._stores.current.replace(new)
         self._approvals.inbox.replan(new.approvals)
         await self._approvals.notifier.replan(make_channels(new.approvals, self._stores.clock))

@@ -37,7 +37,6 @@ class AgentParts(CapabilityParts):
             self._safety.loop.replan(new.safety)
             if is_on != (old.safety.mode != "disabled"):
                 await steps.take_tools(old, new)
-            await self._node.approvals.guard_changes.replan(new)
 
         return {"safety": take_safety}
 

@@ -1,0 +1,135 @@
+"""What a changed configuration may let through before an approver has signed the change.
+
+`signed_values` computes what is stored of a plan that counts as signed: the values of all keys that are about the
+guard. `hold_back` joins stored values with a new plan. Where the new plan is looser, the signed values stay; where it
+is stricter, the new ones count (`config.order`). `describe_loosening` names what is held back, for people.
+"""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any, Final
+
+import msgspec
+
+from interlock.config.effective import effective
+from interlock.config.order import ANY_CHANGE, FREE, Order, find_order, from_stored, orders_of, to_stored
+from interlock.config.plan import Plan
+
+LINE_CHARS_MAX: Final = 400
+CHANNELS: Final = "approvals.channels"
+
+
+def ordered_keys(plan: type[Plan]) -> Iterator[tuple[str, str | None, Order, Any]]:
+    """Yield each key of a plan, as the field of its section, its own field, its order and its type.
+
+    A section that declares one order for all of its keys, and one that is a list, is one key, without a field.
+    """
+    for section in msgspec.structs.fields(plan):
+        order = find_order(section.type)
+        bare = section.type.__origin__ if hasattr(section.type, "__metadata__") else section.type
+        if order is not None or not (isinstance(bare, type) and issubclass(bare, msgspec.Struct)):
+            yield section.name, None, order or ANY_CHANGE, section.type
+            continue
+        orders = orders_of(bare)
+        for key in msgspec.structs.fields(bare):
+            yield section.name, key.name, orders.get(key.name, ANY_CHANGE), key.type
+
+
+def signed_values(plan: Plan) -> dict[str, Any]:
+    """Return what is stored of a signed plan: JSON values by dotted key, without secrets."""
+    values = {}
+    for section, key, order, _ in ordered_keys(type(plan)):
+        if order is not FREE:
+            whole = plan if key is None else getattr(plan, section)
+            values[_dotted(section, key)] = to_stored(order, getattr(whole, key or section), whole)
+    return values
+
+
+def join_signed(signed: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
+    """Return what is stored once this plan counts as signed.
+
+    Servers and rooms that are gone keep their values: an entry that is removed and written again is no new one.
+    """
+    values = signed_values(plan)
+    return {**values, **{key: {**signed[key], **values[key]} for key in ("servers", "room") if key in signed}}
+
+
+def hold_back(signed: Mapping[str, Any], written: Plan) -> Plan:
+    """Return the written plan with the signed values of all keys in which the written plan is looser.
+
+    A key that is new since the plan was signed counts as signed with its default, and so does a stored value that can
+    no longer be read.
+    """
+    plan = written
+    for section, key, order, type_ in ordered_keys(type(written)):
+        if order is FREE:
+            continue
+        whole = plan if key is None else getattr(plan, section)
+        value = getattr(whole, key or section)
+        joined = order.join(_signed_value(signed, section, key, order, type_, whole), value, whole)
+        if joined != value:
+            changed = msgspec.structs.replace(whole, **{key or section: joined})
+            plan = changed if key is None else msgspec.structs.replace(plan, **{section: changed})
+    return plan
+
+
+def _signed_value(
+    signed: Mapping[str, Any], section: str, key: str | None, order: Order, type_: Any, whole: msgspec.Struct
+) -> Any:
+    name = _dotted(section, key)
+    if name in signed:
+        try:
+            return from_stored(order, signed[name], type_)
+        except msgspec.ValidationError:
+            pass
+    field = next(each for each in msgspec.structs.fields(type(whole)) if each.name == (key or section))
+    default = field.default if field.default_factory is msgspec.NODEFAULT else field.default_factory()
+    return from_stored(order, to_stored(order, default, whole), type_)
+
+
+def _dotted(section: str, key: str | None) -> str:
+    return section if key is None else f"{section}.{key}"
+
+
+def describe_loosening(held: Plan, written: Plan) -> tuple[str, ...]:
+    """Return a line for each value of the written plan that does not count yet, with the value that counts instead.
+
+    Secrets are masked.
+    """
+    lines = [*_differences("", effective(held), effective(written)), *_receivers(held, written)]
+    return tuple(line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}..." for line in lines)
+
+
+def _receivers(held: Plan, written: Plan) -> Iterator[str]:
+    """Yield where channels that do not count yet would send to. Whoever signs has to see that in full."""
+    plan = written.approvals
+    for channel in plan.channels:
+        if channel in held.approvals.channels:
+            continue
+        match channel:
+            case "command":
+                yield f"approvals.command: {shlex.join(plan.command)}"
+            case "webhook":
+                yield f"approvals.webhook_url: {plan.webhook_url}"
+            case "smtp":
+                yield f"approvals.smtp_to: {', '.join(plan.smtp_to)}"
+
+
+def _differences(place: str, held: Any, written: Any) -> Iterator[str]:
+    if held == written:
+        return
+    if isinstance(held, dict) and isinstance(written, dict):
+        for name in (*written, *(each for each in held if each not in written)):
+            yield from _differences(f"{place}.{name}" if place else name, held.get(name), written.get(name))
+    elif (
+        isinstance(held, list) and isinstance(written, list) and all(isinstance(each, dict) for each in held + written)
+    ):
+        for number in range(max(len(held), len(written))):
+            before, after = (each[number] if number < len(each) else None for each in (held, written))
+            yield from _differences(f"{place}[{number + 1}]", before, after)
+    else:
+        yield f"{place}: {_shown(held)} -> {_shown(written)}"
+
+
+def _shown(value: Any) -> str:
+    return "(nothing)" if value is None else msgspec.json.encode(value).decode()

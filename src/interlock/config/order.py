@@ -1,0 +1,210 @@
+"""Orders of the values of configuration keys, from strict to loose.
+
+An agent with a shell can edit the files of a node. Once somebody may approve, an edit that lets through more must
+therefore not count before an approver has signed it, and an edit that lets through less counts at once. Each key
+declares on its field what "more" means:
+
+    mode: Annotated[Literal["gated", "defer", "open"], Key("defer"), ranked("gated", "defer", "open")] = "gated"
+
+An order joins the value that was signed with the value that a file has now: the result is as strict as the stricter of
+both. The change loosens the guard exactly if the result is not the new value. A key without a declared order has
+`ANY_CHANGE`, so that a key that nobody thought about waits for a signature whenever it changes. `FREE` says that a key
+is not about the guard.
+
+Signed values are kept on disk, where no secret may be written in clear text. An order whose keys may hold secrets
+therefore remembers fingerprints of items instead of the items. It can drop an item that was not signed, but not restore
+one. Everything here is values in, values out.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, get_args, get_origin
+
+import msgspec
+
+# The value that was signed, the value that is written, and the struct that holds the written value -> the strictest
+# value that contains both.
+Join = Callable[[Any, Any, Any], Any]
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of a key's values.
+
+    `remember` computes what is kept of a signed value, which `join` then gets. Without it, the value itself is kept.
+    """
+
+    name: str
+    join: Join = field(repr=False)
+    remember: Callable[[Any, Any], Any] | None = field(default=None, repr=False)
+    # Of a struct, the orders of its fields.
+    parts: Mapping[str, "Order"] = field(default_factory=dict, repr=False)
+
+
+def fingerprint(value: Any) -> str:
+    """Return a digest of a configured value, which reveals nothing of secrets in it."""
+    return hashlib.sha256(msgspec.json.encode(value, enc_hook=str, order="deterministic")).hexdigest()
+
+
+def _join_limits(signed: Any, written: Any, _: Any) -> Any:
+    """Return the smaller limit. None is no limit."""
+    return signed if written is None else written if signed is None else min(signed, written)
+
+
+def _join_costs(signed: Any, written: Any, _: Any) -> Any:
+    """Return the larger number. None leaves the number to something else, and waits."""
+    return signed if written is None or signed is None else max(signed, written)
+
+
+def _fingerprints(value: Any, _: Any) -> list[str]:
+    return [fingerprint(each) for each in (value.items() if isinstance(value, Mapping) else value)]
+
+
+def _drop_added(signed: Any, written: Any, _: Any) -> Any:
+    """Return the written items that were signed as well."""
+    if isinstance(written, Mapping):
+        return {name: each for name, each in written.items() if fingerprint((name, each)) in signed}
+    return tuple(each for each in written if fingerprint(each) in signed)
+
+
+def _restore_removed(signed: Any, written: Any, _: Any) -> Any:
+    """Return the written items, followed by those that were signed and are no longer written."""
+    return (*written, *(each for each in signed if each not in written))
+
+
+# The key is not about the guard.
+FREE = Order("free", lambda signed, written, _: written, lambda value, _: None)
+# Every change waits. This is also the order of a key that declares none.
+ANY_CHANGE = Order("any_change", lambda signed, written, _: signed)
+# Of a number, a larger or a smaller one loosens. None is no limit at all.
+MORE_IS_LOOSER = Order("more_is_looser", _join_limits)
+LESS_IS_LOOSER = Order(
+    "less_is_looser", lambda signed, written, _: signed if written is None else max(signed or 0, written)
+)
+TRUE_IS_LOOSER = Order("true_is_looser", lambda signed, written, _: signed and written)
+FALSE_IS_LOOSER = Order("false_is_looser", lambda signed, written, _: signed or written)
+# Of a list or a table, items that are added, or that are taken away, loosen.
+ADDED_IS_LOOSER = Order("added_is_looser", _drop_added, _fingerprints)
+REMOVED_IS_LOOSER = Order("removed_is_looser", _restore_removed)
+
+
+def _join(order: Order, signed: Any, written: Any, whole: Any) -> Any:
+    """Join two values that are both at hand, one inside of another value."""
+    return order.join(signed if order.remember is None else order.remember(signed, whole), written, whole)
+
+
+def ranked(*values: Any) -> Order:
+    """Return the order of a choice whose values are listed from strict to loose. Values beside the list wait."""
+
+    def join(signed: Any, written: Any, _: Any) -> Any:
+        if signed not in values or written not in values:
+            return signed
+        return values[min(values.index(signed), values.index(written))]
+
+    return Order("ranked", join)
+
+
+def if_set(order: Order) -> Order:
+    """Return the order of a key that inherits a value while it is None. Setting or clearing it waits."""
+
+    def join(signed: Any, written: Any, whole: Any) -> Any:
+        return signed if signed is None or written is None else _join(order, signed, written, whole)
+
+    return Order("if_set", join)
+
+
+def join_structs(signed: Any, written: Any, orders: Mapping[str, Order]) -> Any:
+    """Join two structs of one type field by field. Fields without an order wait. None was never written, or waits."""
+    if signed is None or written is None or type(signed) is not type(written):
+        return signed
+    joined = {
+        name: _join(orders.get(name, ANY_CHANGE), getattr(signed, name), getattr(written, name), written)
+        for name in written.__struct_fields__
+        if getattr(signed, name) != getattr(written, name)
+    }
+    return msgspec.structs.replace(written, **joined) if joined else written
+
+
+def fields(**orders: Order) -> Order:
+    """Return the order of a struct by the orders of its fields. A struct that holds secrets needs `ADDED_IS_LOOSER`."""
+    return Order("fields", lambda signed, written, _: join_structs(signed, written, orders), parts=orders)
+
+
+def find_order(annotation: Any) -> Order | None:
+    """Return the order that an annotation of a field declares, or None."""
+    notes = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
+    return next((note for note in notes if isinstance(note, Order)), None)
+
+
+def orders_of(struct: type[msgspec.Struct]) -> dict[str, Order]:
+    """Return the orders that are declared on the fields of a struct, by field name."""
+    orders = {each.name: find_order(each.type) for each in msgspec.structs.fields(struct)}
+    return {name: order for name, order in orders.items() if order is not None}
+
+
+def declared_fields(struct: type[msgspec.Struct]) -> Order:
+    """Return the order of a struct whose fields declare their orders themselves."""
+    return fields(**orders_of(struct))
+
+
+def table(order: Order, absent: Any) -> Order:
+    """Return the order of a table by the order of its values. A name that is missing counts as `absent`."""
+
+    def join(signed: Any, written: Any, whole: Any) -> Any:
+        names = (*written, *(each for each in signed if each not in written))
+        values = {name: _join(order, signed.get(name, absent), written.get(name, absent), whole) for name in names}
+        return {name: value for name, value in values.items() if value != absent}
+
+    return Order("table", join)
+
+
+def named_entries(identity: str, order: Order, absent: Callable[[Any], Any] | None = None) -> Order:
+    """Return the order of a list in which each entry has a name and the position does not matter.
+
+    A new entry is joined with `absent(entry)`, and waits as a whole if that is None. A removed entry is gone.
+    """
+
+    def join(signed: Any, written: Any, whole: Any) -> Any:
+        by_name = {getattr(each, identity): each for each in signed}
+        joined = []
+        for each in written:
+            before = by_name.get(getattr(each, identity), absent(each) if absent is not None else None)
+            if before is not None:
+                joined.append(each if before == each else _join(order, before, each, whole))
+        return tuple(joined)
+
+    return Order("named_entries", join)
+
+
+def first_match(identity: str, order: Order, absent: Callable[[Any], Any]) -> Order:
+    """Return the order of a list in which the first entry that matches applies.
+
+    Entries with the same `identity` at the same position are joined. Further entries at the end are joined with
+    `absent(entry)`, which is what holds without the entry. If entries were inserted, removed or moved in any other way,
+    the signed list counts, because the entries alone do not say what another order lets through.
+    """
+
+    def join(signed: Any, written: Any, whole: Any) -> Any:
+        if any(getattr(a, identity) != getattr(b, identity) for a, b in zip(signed, written, strict=False)):
+            return signed
+        both = [_join(order, a, b, whole) for a, b in zip(signed, written, strict=False)]
+        added = [_join(order, absent(each), each, whole) for each in written[len(signed) :]]
+        kept = [each for each in signed[len(written) :] if _join(order, each, absent(each), whole) != absent(each)]
+        return (*both, *added, *kept)
+
+    return Order("first_match", join)
+
+
+def to_stored(order: Order, value: Any, whole: Any) -> Any:
+    """Return what is stored of a signed value, as JSON values."""
+    kept = value if order.remember is None else order.remember(value, whole)
+    return msgspec.to_builtins(kept, enc_hook=str)
+
+
+def from_stored(order: Order, stored: Any, type_: Any) -> Any:
+    """Return the value that `join` gets for a stored one. Raise msgspec.ValidationError if it has another type now."""
+    if order.remember is not None:
+        return stored
+    return msgspec.convert(stored, type_, dec_hook=lambda wanted, value: Path(value) if wanted is Path else value)
