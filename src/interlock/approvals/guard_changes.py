@@ -76,7 +76,7 @@ class GuardChanges(DecisionReceiver):
         self._recorder = recorder
         self._clock = clock
         self._stored: dict[str, Any] | None = None
-        self._reported: tuple[str, ...] = ()
+        self._reported = b""
         # Published when an approver has signed the written configuration, which has to be applied then.
         self.signed = Feed[None]()
 
@@ -134,18 +134,19 @@ class GuardChanges(DecisionReceiver):
             except StoreError as refused:
                 log.error("that the configuration was signed cannot be written down: %s", refused)
                 return approval
-            self._reported = ()
+            self._reported = b""
         settled = await self._inbox.carry_out(approval.id)
         if is_current:
             self.signed.publish(None)
         return settled
 
     async def _report(self, lines: tuple[str, ...], outcome: str) -> None:
-        """Record what loosens the guard, and ask the approvers to sign it, unless that was done for the same lines."""
-        if lines == self._reported:
+        """Record what loosens the guard, and ask the approvers to sign it, unless that was done already."""
+        params = self._params()
+        if params == self._reported:
             return
-        self._reported = lines
-        digest = enrolment_digest(self._params()) or ""
+        self._reported = params
+        digest = enrolment_digest(params) or ""
         await self._inbox.void_where(
             "the configuration is another by now",
             lambda approval: (
@@ -164,8 +165,8 @@ class GuardChanges(DecisionReceiver):
         await self._recorder.append_now(record)
         if not self._enrolments.has_approver:
             return
-        kind, source, params = Kind.CONFIGURATION, Source.NODE, Raw(self._params())
-        members = {"params": params, "reason": _REASON, "method": "config/change"}
+        kind, source = Kind.CONFIGURATION, Source.NODE
+        members = {"params": Raw(params), "reason": _REASON, "method": "config/change"}
         draft = self._inbox.draft(kind, source, requested_by=NODE, tool=TOOL, digest=digest, **members)
         await self._inbox.raise_(draft)
 

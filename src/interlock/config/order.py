@@ -69,6 +69,15 @@ def _drop_added(signed: Any, written: Any, _: Any) -> Any:
     return tuple(each for each in written if fingerprint(each) in signed)
 
 
+def _drop_added_globs(signed: Any, written: Any, _: Any) -> Any:
+    """Return the written globs that select nothing which no signed glob selects."""
+    prefixes = tuple(each[:-1] for each in signed if each.endswith("*") and not _SPECIAL.intersection(each[:-1]))
+    return tuple(each for each in written if each in signed or (prefixes and each.startswith(prefixes)))
+
+
+_SPECIAL = frozenset("*?[]")
+
+
 def _restore_removed(signed: Any, written: Any, _: Any) -> Any:
     """Return the written items, followed by those that were signed and are no longer written."""
     return (*written, *(each for each in signed if each not in written))
@@ -87,6 +96,7 @@ TRUE_IS_LOOSER = Order("true_is_looser", lambda signed, written, _: signed and w
 FALSE_IS_LOOSER = Order("false_is_looser", lambda signed, written, _: signed or written)
 # Of a list or a table, items that are added, or that are taken away, loosen.
 ADDED_IS_LOOSER = Order("added_is_looser", _drop_added, _fingerprints)
+GLOB_ADDED_IS_LOOSER = Order("glob_added_is_looser", _drop_added_globs)
 REMOVED_IS_LOOSER = Order("removed_is_looser", _restore_removed)
 
 
@@ -155,7 +165,11 @@ def table(order: Order, absent: Any) -> Order:
     def join(signed: Any, written: Any, whole: Any) -> Any:
         names = (*written, *(each for each in signed if each not in written))
         values = {name: _join(order, signed.get(name, absent), written.get(name, absent), whole) for name in names}
-        return {name: value for name, value in values.items() if value != absent}
+        return {
+            name: value
+            for name, value in values.items()
+            if value != absent or (name in written and written[name] == value)
+        }
 
     return Order("table", join)
 

@@ -34,6 +34,7 @@ from interlock.config.order import (
     ADDED_IS_LOOSER,
     ANY_CHANGE,
     FREE,
+    GLOB_ADDED_IS_LOOSER,
     LESS_IS_LOOSER,
     MORE_IS_LOOSER,
     REMOVED_IS_LOOSER,
@@ -211,7 +212,7 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
         ANY_CHANGE,
     ]
     scope: Annotated[Scope, Key("read"), ranked("read", "write", "admin")] = "write"
-    tools: Annotated[tuple[str, ...], Key(["files.read_*"]), ADDED_IS_LOOSER] = ("*",)
+    tools: Annotated[tuple[str, ...], Key(["files.read_*"]), GLOB_ADDED_IS_LOOSER] = ("*",)
     names: Annotated[NameForm | None, Key("qualified"), FREE] = None
     surface: Annotated[Surface | None, Key("aql"), FREE] = None
     authority: Annotated[str | None, AUTHORITY, Key("dns:edge01.example.com"), ANY_CHANGE] = None

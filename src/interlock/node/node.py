@@ -203,7 +203,7 @@ class Node:
         follow_replicas(self.parts)
         self.readiness = Readiness(self.calls.keepers, self.stores.clock)
         self._reload = (
-            Reload(read, files, plan, ReloadSteps(self.parts).by_key(), self.approvals.guard_changes, self.stores.clock)
+            Reload(read, files, plan, ReloadSteps(self.parts).by_key(), self.stores.clock, self.approvals.guard_changes)
             if read is not None
             else None
         )

@@ -58,10 +58,12 @@ class Reload:
         paths: tuple[Path, ...],
         plan: Plan,
         steps: Mapping[str, ReloadStep],
-        guard_changes: GuardChanges,
         clock: Clock,
+        guard_changes: GuardChanges | None = None,
     ) -> None:
-        """Prepare to watch `paths`. `steps` maps a key or section to the function that applies a change of it."""
+        """Prepare to watch `paths`. `steps` maps a key or section to the function that applies a change of it.
+        `guard_changes` holds back what loosens the guard and is not signed.
+        """
         self._guard_changes = guard_changes
         self._read, self._paths, self._steps, self._clock = read, paths, steps, clock
         self._read_wall = clock.wall()
@@ -75,7 +77,8 @@ class Reload:
     async def open(self) -> None:
         if sys.platform != "win32":
             asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, self._asked.set)
-        self._guard_changes.signed.subscribe(lambda _: self._asked.set())
+        if self._guard_changes is not None:
+            self._guard_changes.signed.subscribe(lambda _: self._asked.set())
         self._work.begin(self._watch(), "configuration")
 
     async def close(self) -> None:
@@ -131,7 +134,9 @@ class Reload:
             log.error("the configuration has changed: %s", self.problem)
         if loaded.paths != self._paths:
             self._paths, self._seen = loaded.paths, ()
-        await self._put_into_effect(await self._guard_changes.hold_back(plan))
+        if self._guard_changes is not None:
+            plan = await self._guard_changes.hold_back(plan)
+        await self._put_into_effect(plan)
 
     async def _put_into_effect(self, new: Plan) -> None:
         """Apply a new plan: run the function for every key that changed.

@@ -280,44 +280,69 @@ def test_the_person_still_decides_and_what_they_are_shown_the_agent_never_saw(pl
         assert text.encode() not in on_disk + heard.encode()
 
 
-def test_loosened_configuration_is_shown_until_an_approver_signs_and_no_code_goes_to_a_new_channel(
-    tmp_path: Path,
-) -> None:
+@pytest.mark.req("AX-11.N-1")
+def test_what_loosens_the_guard_waits_until_an_approver_signs_and_no_code_goes_to_a_new_channel(tmp_path: Path) -> None:
     leak = tmp_path / "leak"
     extra = anchor("ada", ADA, "*") + SAFETY
-    with running_node(tmp_path, {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}, extra) as node:
+    servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}
+
+    def mode(node: RunningNode) -> str:
+        return str(node.admin("/admin/config")["gate"]["mode"])
+
+    def sign(node: RunningNode) -> None:
+        (asked,) = wait_for(lambda: node.admin("/approvals?kind=configuration")["approvals"])
+        assert node.admin(f"/approvals/{asked['id']}", "POST", {"decision": "approve"})["error"] == "proof_required"
+        body = {"decision": "approve", "proof": signed_enrolment(node, asked["id"])}
+        assert node.admin(f"/approvals/{asked['id']}", "POST", body)["status"] == "done"
+
+    with running_node(tmp_path, servers, extra) as node:
         node.wait_link("plant", {"state": "ready"})
         token = json.loads(node.cli("access", "token", "--for", "client", "--name", "laptop", "--json").stdout)["token"]
         _do(node, token, "execute_agent", element_name="coder")
         _do(node, token, "record_execution_step", element_name="coder", nextActionHint="drop_table users")
         assert node.admin("/admin/status")["loosened"] == []
-        changed = node.config.read_text().replace('mode = "gated"', 'mode = "open"')
+        strict = node.config.read_text()
+        changed = strict.replace('mode = "gated"', 'mode = "open"')
         channel = f'[approvals]\nchannels = ["cli", "command"]\ncommand = "tee -a {leak}"\n'
+        loose = channel + changed.replace(anchor("ada", ADA, "*"), "")
+        node.config.write_text(loose)
+        lines = [
+            'gate.mode: "gated" -> "open"',
+            'approvals.channels: ["cli"] -> ["cli","command"]',
+            f"approvals.command: tee -a {leak}",
+        ]
+        wait_for(lambda: node.admin("/admin/status")["loosened"] == lines)
+        assert mode(node) == "gated"
+        with Client(node, token=token) as client:
+            refused = client.ask("tools/call", {"name": "plant.fire", "arguments": {"n": 1}})
+            assert refused["error"]["data"]["reason"] == "agent_blocked"
+
+    # The same file at a start, without the approver in it: what was signed still counts.
+    with running_node(tmp_path, servers, loose.split("[servers")[0]) as node:
+        assert node.admin("/admin/status")["loosened"] == lines
+        assert mode(node) == "gated"
         node.config.write_text(channel + changed)
-        wait_for(lambda: len(node.admin("/admin/status")["loosened"]) == 2)
-        assert node.admin("/admin/status")["loosened"] == [f"approvals.command = tee -a {leak}", 'gate.mode = "open"']
-        assert 'gate.mode = "open"' in node.cli("status").stdout
 
         def told_code() -> bool:
-            before = leak.read_text() if leak.exists() else ""
             node.admin("/admin/agents/challenge", "POST", {"principal": "client:laptop", "name": "coder"})
-            line = wait_for(lambda: (leak.read_text() if leak.exists() else "").removeprefix(before).strip())
+            line = wait_for(lambda: leak.read_text().strip() if leak.exists() else "")
             return json.loads(line.splitlines()[-1]).get("code") is not None
 
-        assert not told_code()
-        (asked,) = wait_for(lambda: node.admin("/approvals?kind=configuration")["approvals"])
-        refused = node.admin(f"/approvals/{asked['id']}", "POST", {"decision": "approve"})
-        assert refused["error"] == "proof_required"
-        body = {"decision": "approve", "proof": signed_enrolment(node, asked["id"])}
-        assert node.admin(f"/approvals/{asked['id']}", "POST", body)["status"] == "done"
+        wait_for(lambda: [each["name"] for each in node.admin("/admin/approvers")["approvers"]] == ["ada"])
+        node.admin("/admin/agents/challenge", "POST", {"principal": "client:laptop", "name": "coder"})
+        assert not leak.exists()
+        sign(node)
+        wait_for(lambda: mode(node) == "open")
         assert node.admin("/admin/status")["loosened"] == []
         assert told_code()
-        node.config.write_text(changed.replace('mode = "open"', 'mode = "gated"'))  # stricter counts at once
-        wait_for(lambda: node.admin("/admin/config")["gate"]["mode"] == "gated")
-        node.config.write_text(changed)  # and to loosen it again is news again
-        wait_for(lambda: node.admin("/admin/status")["loosened"] == ['gate.mode = "open"'])
+        node.config.write_text(changed.replace('mode = "open"', 'mode = "gated"'))
+        wait_for(lambda: mode(node) == "gated")
+        # What was tightened once has to be signed again.
+        node.config.write_text(changed)
+        wait_for(lambda: node.admin("/admin/status")["loosened"] == lines[:1])
+        assert mode(node) == "gated"
         recorded = [one for one in node.admin("/admin/audit?limit=1000")["records"] if one["method"] == "config/loosen"]
-        assert [one["lines"] for one in recorded][-1] == ['gate.mode = "open"']
+        assert [(one["outcome"], one["lines"]) for one in recorded][-1] == ("waits", lines[:1])
 
 
 # A node on which no one may approve yet

@@ -1,0 +1,181 @@
+"""Which changes of a configuration wait for a signature, and which count at once."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+import pytest
+from tests.config.config_project import Project
+
+from interlock.config.keys import Key, Section
+from interlock.config.loosening import describe_loosening, hold_back, join_signed, ordered_keys, signed_values
+from interlock.config.order import find_order, orders_of
+from interlock.config.plan import Plan
+from interlock.config.schema import full_plan
+
+# What lets through more, and what lets through less, than the line before.
+CHANGES = [
+    ('[gate]\nmode = "gated"', '[gate]\nmode = "open"'),
+    ('[gate]\nmode = "defer"', '[gate]\nmode = "open"'),
+    ('[gate]\nunannotated = "classify"', '[gate]\nunannotated = "allow"'),
+    ('[gate]\nalso = ["mail.*"]', "[gate]\nalso = []"),
+    ('[safety]\nmode = "enforcing"', '[safety]\nmode = "logging"'),
+    ('[safety]\nrequire = ["client:coder"]', "[safety]\nrequire = []"),
+    ("[safety]\nmax_autonomous_steps = 5", "[safety]\nmax_autonomous_steps = 50"),
+    ('[safety]\nrisk_tolerance = "conservative"', '[safety]\nrisk_tolerance = "aggressive"'),
+    ('[safety]\nstages = ["patterns", "risk"]', '[safety]\nstages = ["risk"]'),
+    ("[safety]\npreapproved = false", "[safety]\npreapproved = true"),
+    ('[safety]\nauto_approve = ["read_*"]', '[safety]\nauto_approve = ["read_*", "*"]'),
+    ("[safety.agents.coder]\npreapproved = false", "[safety.agents.coder]\npreapproved = true"),
+    ('[safety.agents.coder]\ndeny = ["x"]', "[safety]"),
+    ("[budget]\nmax_calls_per_minute = 5", "[budget]"),
+    ("[budget]\nmax_calls_per_minute = 5", "[budget]\nmax_calls_per_minute = 6"),
+    ('[auth]\nanonymous = "never"', '[auth]\nanonymous = "any"'),
+    ('[[access]]\nwho = ["client:ci"]\nscope = "read"', '[[access]]\nwho = ["client:ci"]\nscope = "admin"'),
+    ('[[access]]\nwho = ["client:ci"]\ntools = ["a.*"]', '[[access]]\nwho = ["client:ci"]\ntools = ["*"]'),
+    ('[[access]]\nwho = ["client:ci"]\nscope = "read"', ""),
+    ("", '[[access]]\nwho = ["client:ci"]\nscope = "admin"'),
+    ('[[tool]]\nmatch = "a.b"\nreversible = false', '[[tool]]\nmatch = "a.b"\nreversible = true'),
+    ('[[tool]]\nmatch = "a.b"\npin = true', ""),
+    ("", '[[tool]]\nmatch = "a.b"\nmutable = false'),
+    ('[[tool]]\nmatch = "a.b"\nhide = true', '[[tool]]\nmatch = "a.b"'),
+    ('[[tool]]\nmatch = "a.b"\npin = true', '[[tool]]\nmatch = "a.*"\n[[tool]]\nmatch = "a.b"\npin = true'),
+    (
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"\ntools = { x = "irreversible" }',
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"',
+    ),
+    (
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"',
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"\ntools = { x = "read_only" }',
+    ),
+    ('[servers.a]\ncommand = "a"\negress = []', '[servers.a]\ncommand = "a"'),
+    ('[servers.a]\ncommand = "a"\negress = []', '[servers.a]\ncommand = "a"\negress = ["example.com"]'),
+    ('[servers.a]\ncommand = "a"\nfiles = []', '[servers.a]\ncommand = "a"\nfiles = ["/srv"]'),
+    ('[rooms]\nmode = "restricted"', '[rooms]\nmode = "open"'),
+    ('[[room]]\ntopic = "yard"', '[[room]]\ntopic = "yard"\nmode = "open"'),
+    ('[[room]]\ntopic = "yard"\nfull = []', '[[room]]\ntopic = "yard"\nfull = ["client:eve"]'),
+    ("", '[[room]]\ntopic = "yard"\nmode = "open"'),
+    ("[approvals]", '[approvals]\nchannels = ["console", "cli", "os_dialog"]'),
+    (
+        '[approvals]\nchannels = ["cli", "command"]\ncommand = ["notify", "ops"]',
+        '[approvals]\nchannels = ["cli", "command"]\ncommand = ["notify ops"]',
+    ),
+    ('[registry]\nenforce = "reject"', '[registry]\nenforce = "off"'),
+    ("[drivers]", "[drivers]\ntrust_workspace = true"),
+    ("[drivers]", '[drivers.sandbox]\nfiles-mcp = "off"'),
+    ("[limits]\nsandbox_memory_mb = 64", "[limits]\nsandbox_memory_mb = 128"),
+    ("[aql]", "[aql]\ndanger = { enforce = false }"),
+]
+
+
+def stored(plan: Plan) -> dict[str, object]:
+    """What is on disk of a signed plan, read again."""
+    values: dict[str, object] = json.loads(json.dumps(signed_values(plan)))
+    return values
+
+
+@pytest.mark.req("AX-11.N-1")
+@pytest.mark.parametrize(("strict", "loose"), CHANGES)
+def test_a_looser_value_waits_and_a_stricter_one_counts(project: Project, strict: str, loose: str) -> None:
+    before, after = project.load(strict).plan, project.load(loose).plan
+    held = hold_back(stored(before), after)
+    assert describe_loosening(held, after), "it counted at once"
+    assert hold_back(stored(before), held) == held, "what is held back is not strict enough itself"
+    # A list whose entries moved, and another command, wait in both directions.
+    if "a.*" not in loose and "notify ops" not in loose:
+        assert hold_back(stored(after), before) == before
+
+
+@pytest.mark.req("AX-11.N-1")
+def test_each_key_waits_or_is_declared_to_be_free() -> None:
+    sections = {field.name: field.type for field in msgspec.structs.fields(Plan)}
+    undeclared = [
+        f"{section}.{key}"
+        for section, key, _, _ in ordered_keys(Plan)
+        if find_order(sections[section]) is None and (key is None or key not in orders_of(sections[section].__origin__))
+    ]
+    assert undeclared == [], "declare an order on the field, or FREE if the key is not about the guard"
+
+
+def test_each_setting_of_a_room_and_of_a_sandbox_has_an_order() -> None:
+    from interlock.config import plan_agents, plan_servers
+
+    assert plan_agents.ROOMS.parts.keys() == set(plan_agents.RoomsPlan.__struct_fields__)
+    assert plan_servers._SANDBOX.parts.keys() == set(plan_servers.SandboxPlan.__struct_fields__)
+    assert plan_agents._DANGER.parts.keys() == set(plan_agents.AqlDangerPlan.__struct_fields__)
+
+
+class _New(msgspec.Struct, frozen=True, kw_only=True):
+    level: Annotated[int, Key(2)] = 1
+
+
+def test_a_key_that_nobody_gave_an_order_waits_whenever_it_changes() -> None:
+    plan = msgspec.defstruct("Plan", [("toy", Annotated[_New, Section("A toy.")], _New())], bases=(Plan,), frozen=True)
+    folders = {"workspace": Path("/w"), "data": Path("/d")}
+    before, after = plan(**folders), plan(**folders, toy=_New(level=2))
+    assert hold_back(stored(before), after) == before
+    # A value that was signed by a version without the key is its default.
+    assert hold_back({}, after) == before
+
+
+def test_free_keys_count_at_once(project: Project) -> None:
+    before = project.load("[mcp]").plan
+    after = project.load(
+        '[safety.agents.coder]\n[mcp]\nsurface = "aql"\n[servers.new]\nurl = "http://127.0.0.1:1/mcp"'
+    ).plan
+    assert hold_back(stored(before), after) == after
+
+
+def test_tightening_counts_beside_a_loosening_of_the_same_list(project: Project) -> None:
+    before = project.load('[gate]\nalso = ["mail.*", "pay.*"]').plan
+    after = project.load('[gate]\nalso = ["mail.*", "door.*"]').plan
+    held = hold_back(stored(before), after)
+    assert set(held.gate.also) == {"mail.*", "pay.*", "door.*"}
+    (line,) = describe_loosening(held, after)
+    assert line == 'gate.also: ["mail.*","door.*","pay.*"] -> ["mail.*","door.*"]'
+
+
+def test_a_server_that_is_removed_and_written_again_is_no_new_one(project: Project) -> None:
+    sandboxed = project.load('[servers.a]\ncommand = "a"\negress = []').plan
+    signed = join_signed(stored(sandboxed), project.load("").plan)
+    after = project.load('[servers.a]\ncommand = "a"').plan
+    assert hold_back(signed, after).servers[0].reach != after.servers[0].reach
+
+
+def test_nothing_that_is_stored_holds_a_secret(project: Project) -> None:
+    text = """
+[approvals]
+channels = ["webhook", "smtp"]
+webhook_url = "https://hooks.example.com/PART-OF-URL"
+webhook_secret = "SIGNING-SECRET"
+smtp_url = "smtps://login:MAIL-SECRET@mail.example.com"
+smtp_from = "a@example.com"
+smtp_to = ["b@example.com"]
+[servers.a]
+command = "a"
+env = { TOKEN = "ENV-SECRET" }
+[servers.b]
+url = "https://mcp.example.com/mcp"
+headers = { Authorization = "HEADER-SECRET" }
+[[auth.issuers]]
+name = "corp"
+url = "https://login.example.com"
+introspection_url = "https://login.example.com/introspect"
+client_id = "node"
+client_secret = "CLIENT-SECRET"
+[[ax.parents]]
+url = "wss://hub.example.com/ax"
+segment = "edge"
+secret = "PARENT-SECRET"
+"""
+    plan = project.load(text).plan
+    on_disk = json.dumps(stored(plan))
+    assert "SECRET" not in on_disk
+    assert "PART-OF-URL" not in on_disk
+    assert hold_back(stored(plan), plan) == plan
+
+
+def test_every_section_is_walked() -> None:
+    walked = {section for section, _, _, _ in ordered_keys(full_plan())}
+    assert walked == set(full_plan().__struct_fields__)
