@@ -165,6 +165,14 @@ def signed_enrolment(node: RunningNode, id: str, signer: SigningKey = ADA) -> st
     return proof(asked | {"call_digest": hashlib.sha256(text.encode()).hexdigest()}, signer)
 
 
+def sign_configuration(node: RunningNode, signer: SigningKey = ADA) -> None:
+    """Sign what the written configuration loosens, once the node has asked for that."""
+    (asked,) = wait_for(lambda: node.admin("/approvals?kind=configuration")["approvals"])
+    body = {"decision": "approve", "proof": signed_enrolment(node, asked["id"], signer)}
+    decided = node.admin(f"/approvals/{asked['id']}", "POST", body)
+    assert decided.get("status") == "done", decided
+
+
 def enrol_waiting(node: RunningNode, *names: str, signer: SigningKey = ADA) -> None:
     """Ada vouches for those whom the configuration now names besides her."""
 

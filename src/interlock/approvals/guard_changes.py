@@ -104,6 +104,7 @@ class GuardChanges(DecisionReceiver):
         self._written = written
         held = hold_back(self._signed, written)
         lines = describe_loosening(held, written)
+        # AX-11.N-1: an approver that was removed from the configuration counts as well
         if self._enrolments.has_approver:
             await self._keep(join_signed(self._signed, held))
             await self._report(lines, "waits")

@@ -66,6 +66,7 @@ def hold_back(signed: Mapping[str, Any], written: Plan) -> Plan:
             continue
         whole = plan if key is None else getattr(plan, section)
         value = getattr(whole, key or section)
+        # AX-11.N-1: the stricter of the signed and the written value
         joined = order.join(_signed_value(signed, section, key, order, type_, whole), value, whole)
         if joined != value:
             changed = msgspec.structs.replace(whole, **{key or section: joined})

@@ -187,7 +187,8 @@ class Status(Struct, frozen=True, kw_only=True):
         approvals: What waits for a decision.
         safety: Agents inside the safety loop.
         names: The registry of tool surface names.
-        loosened: What the configuration loosens and no approver has signed for.
+        loosened: Configured values that would let through more than an approver signed for. They are not in effect once
+            there is an approver.
         open_rooms: Rooms in open mode, where everyone who may join is full.
         approvers: Whose signature may approve, or would if enrolled.
     """

@@ -15,7 +15,17 @@ from typing import Any
 import pytest
 from tests import preloaded
 from tests.approvals.processes.test_gate_passkeys import Making
-from tests.gate.held_calls import ADA, MALLORY, ActuatorLog, Client, actuator_table, anchor, proof, signed_enrolment
+from tests.gate.held_calls import (
+    ADA,
+    MALLORY,
+    ActuatorLog,
+    Client,
+    actuator_table,
+    anchor,
+    proof,
+    sign_configuration,
+    signed_enrolment,
+)
 from tests.operator.processes.test_login import Page, link
 from tests.servers.authenticator import Authenticator
 from tests.support import intervals
@@ -289,12 +299,6 @@ def test_what_loosens_the_guard_waits_until_an_approver_signs_and_no_code_goes_t
     def mode(node: RunningNode) -> str:
         return str(node.admin("/admin/config")["gate"]["mode"])
 
-    def sign(node: RunningNode) -> None:
-        (asked,) = wait_for(lambda: node.admin("/approvals?kind=configuration")["approvals"])
-        assert node.admin(f"/approvals/{asked['id']}", "POST", {"decision": "approve"})["error"] == "proof_required"
-        body = {"decision": "approve", "proof": signed_enrolment(node, asked["id"])}
-        assert node.admin(f"/approvals/{asked['id']}", "POST", body)["status"] == "done"
-
     with running_node(tmp_path, servers, extra) as node:
         node.wait_link("plant", {"state": "ready"})
         token = json.loads(node.cli("access", "token", "--for", "client", "--name", "laptop", "--json").stdout)["token"]
@@ -331,7 +335,9 @@ def test_what_loosens_the_guard_waits_until_an_approver_signs_and_no_code_goes_t
         wait_for(lambda: [each["name"] for each in node.admin("/admin/approvers")["approvers"]] == ["ada"])
         node.admin("/admin/agents/challenge", "POST", {"principal": "client:laptop", "name": "coder"})
         assert not leak.exists()
-        sign(node)
+        (asked,) = wait_for(lambda: node.admin("/approvals?kind=configuration")["approvals"])
+        assert node.admin(f"/approvals/{asked['id']}", "POST", {"decision": "approve"})["error"] == "proof_required"
+        sign_configuration(node)
         wait_for(lambda: mode(node) == "open")
         assert node.admin("/admin/status")["loosened"] == []
         assert told_code()

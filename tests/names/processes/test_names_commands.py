@@ -14,7 +14,7 @@ from typing import Any
 import jsonschema_rs
 import msgspec
 import pytest
-from tests.gate.held_calls import ADA, GATED, Client, anchor
+from tests.gate.held_calls import ADA, GATED, Client, anchor, sign_configuration
 from tests.names.registering import (
     ROOT,
     SCHEMA,
@@ -313,6 +313,7 @@ def test_the_registry_is_read_over_http_with_tags(node: RunningNode, acme: str) 
         assert fetch(node, "/registry/names", authorization=authorization)[0] == 401
     written_before = node.config.read_text()
     node.config.write_text(written_before + "\n[registry]\npublic_read = true\n")
+    sign_configuration(node)
     wait_for(lambda: fetch(node, "/registry/names", authorization="")[0] == 200)
     assert fetch(node, "/registry/requests", "{}", authorization="")[0] == 401
     node.config.write_text(written_before)

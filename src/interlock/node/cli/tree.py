@@ -103,7 +103,7 @@ def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
         yield f"no one can approve calls of {tools} yet: {next_step}", "yellow"
     if status.loosened:
         loosened = one_line("; ".join(status.loosened))
-        yield f"the configuration was loosened, and no approver signed for it: {loosened}", "red"
+        yield f"the configuration would let through more than was signed for: {loosened}", "red"
     for name in (one_line(approver.name) for approver in status.approvers if approver.wants):
         state = "is configured and not enrolled"
         yield f"approver {name} {state}: interlock approvals; if it is not yours, remove it", "yellow"

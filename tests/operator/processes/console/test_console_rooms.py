@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from playwright.sync_api import expect
+from tests.gate.held_calls import sign_configuration
 from tests.operator.processes.console.conftest import Console
 from tests.operator.processes.console.test_console import AA, AXE, violations
 from tests.rooms.participant import token
@@ -245,6 +246,7 @@ def test_every_page_warns_of_rooms_that_the_configuration_opens(console: Console
     written = console.node.config.read_text()
     try:
         console.node.config.write_text(written + '\n[[room]]\ntopic = "square"\nmode = "open"\n')
+        sign_configuration(console.node)
         expect(banner).to_contain_text("The room square is open. Everyone who may join acts there")
         console.open("/rooms")
         expect(banner).to_be_visible()
