@@ -6,8 +6,8 @@ value that was signed, as far as the value that is written now would let through
 value counts at once. The difference is shown in the log, the audit log, the status and the inbox, and counts as soon as
 an approver signs it.
 
-As long as nobody could sign, changes count at once and are recorded. Only verification codes are still kept from
-channels that nobody signed.
+As long as no one could sign, changes count at once and are recorded. Only verification codes are still kept from
+channels that no one signed.
 
 `find_plan_in_effect` computes what counts before a node is constructed, and `GuardChanges` while it runs.
 """
@@ -62,7 +62,7 @@ class GuardChanges(DecisionReceiver):
     """The comparison of the written configuration with the values that count as signed.
 
     These are the values of the first start, all that an approver signed or that tightened the guard since, and what was
-    written while nobody could sign.
+    written while no one could sign.
     """
 
     def __init__(
@@ -110,7 +110,7 @@ class GuardChanges(DecisionReceiver):
             await self._report(lines, "waits")
             return held
         await self._report(lines, "in effect")
-        # Nobody could sign: everything counts, and codes are kept from new channels alone.
+        # No one could sign: everything counts, and codes are kept from new channels alone.
         await self._keep({**join_signed(self._signed, written), CHANNELS: signed_values(held)[CHANNELS]})
         return written
 

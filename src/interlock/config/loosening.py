@@ -102,7 +102,7 @@ def describe_loosening(held: Plan, written: Plan) -> tuple[str, ...]:
 
 
 def _receivers(held: Plan, written: Plan) -> Iterator[str]:
-    """Yield where channels that do not count yet would send to. Whoever signs has to see that in full."""
+    """Yield where channels that do not count yet would send to. The person who signs has to see that in full."""
     plan = written.approvals
     for channel in plan.channels:
         if channel in held.approvals.channels:

@@ -8,7 +8,7 @@ declares on its field what "more" means:
 
 An order joins the value that was signed with the value that a file has now: the result is as strict as the stricter of
 both. The change loosens the guard exactly if the result is not the new value. A key without a declared order has
-`ANY_CHANGE`, so that a key that nobody thought about waits for a signature whenever it changes. `FREE` says that a key
+`ANY_CHANGE`, so that a key that no one thought about waits for a signature whenever it changes. `FREE` says that a key
 is not about the guard.
 
 Signed values are kept on disk, where no secret may be written in clear text. An order whose keys may hold secrets
@@ -205,16 +205,16 @@ def first_match(identity: str, order: Order, absent: Callable[[Any], Any]) -> Or
             return signed
         both = [_join(order, a, b, whole) for a, b in zip(signed, written, strict=False)]
         added = [_join(order, absent(each), each, whole) for each in written[len(signed) :]]
-        kept = [each for each in signed[len(written) :] if _join(order, each, absent(each), whole) != absent(each)]
-        return (*both, *added, *kept)
+        restored = [each for each in signed[len(written) :] if _join(order, each, absent(each), whole) != absent(each)]
+        return (*both, *added, *restored)
 
     return Order("first_match", join)
 
 
 def to_stored(order: Order, value: Any, whole: Any) -> Any:
     """Return what is stored of a signed value, as JSON values."""
-    kept = value if order.remember is None else order.remember(value, whole)
-    return msgspec.to_builtins(kept, enc_hook=str)
+    remembered = value if order.remember is None else order.remember(value, whole)
+    return msgspec.to_builtins(remembered, enc_hook=str)
 
 
 def from_stored(order: Order, stored: Any, type_: Any) -> Any:

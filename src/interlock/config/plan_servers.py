@@ -306,7 +306,7 @@ _SHARES: Final = ranked("session", "principal", "auto", "node")
 
 
 class _SignedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """What is kept of a signed server: everything that holds no secrets and limits what the server may do."""
+    """Stored settings of a signed server: those that limit the server, and hold no secrets."""
 
     classes: dict[str, ToolClass]
     share: Share

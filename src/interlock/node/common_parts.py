@@ -125,7 +125,7 @@ class StoreParts:
 
 
 async def prepare_stores(plan: Plan, clock: Clock) -> Plan:
-    """Return the plan with which a node starts: the written plan, without what nobody signed. If replicas share a
+    """Return the plan with which a node starts: the written plan, without what no one signed. If replicas share a
     store, copy the aggregator's identity from it.
 
     Call this before the node is constructed, because most parts get both in their constructor. Raise StoreError if a
