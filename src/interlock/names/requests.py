@@ -307,7 +307,7 @@ class RequestService:
             offered = self._observed(prefix) if prefix != NONE and prefix not in registry.holders else {}  # REG-8.3-1
             if offered:
                 servers = sorted(set(offered.values()))
-                reason = f"{len(servers)} servers here offer names under {prefix}, on {state.today}: "
+                reason = f"names under {prefix} are offered here on {state.today} by {len(servers)} of the servers: "
                 findings += (CheckFinding(5, "needs_expert", "observed_use", reason + ", ".join(servers[:5])),)
             failed = [finding for finding in findings if finding.verdict == "fail"]
             if failed:  # REG-5-3, REG-5-7

@@ -377,7 +377,7 @@ async def test_servers_that_offer_a_name_count_as_its_implementations_for_ninety
         (use,) = [one for one in request.findings if one.code == "observed_use"]  # a prefix that servers here use
         assert (use.verdict, use.reason) == (
             "needs_expert",
-            "1 servers here offer names under acme_, on 2026-11-17: files",
+            "names under acme_ are offered here on 2026-11-17 by 1 of the servers: files",
         )
         await here.accept(request)
         here.offered.append(("none_at_all", "odd"))

@@ -26,6 +26,7 @@ import msgspec
 from interlock.access.api import LIST_TOKENS, Token, Tokens
 from interlock.cli.client.offline import OfflineNode
 from interlock.cli.command import Invocation, at_place, read_configuration
+from interlock.cli.terminal.text import count
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan, Spawn
 from interlock.drivers.protocol.server_name import exposed_segment
@@ -346,7 +347,8 @@ def _approver(set_up: SetUp) -> Findings:
     waiting = set_up.status.gate.without_approver if set_up.status is not None else 0
     if set_up.status is not None and waiting:
         command, does = approver_step(set_up.status.approvers)
-        yield f"calls of {waiting} tools are held, and no one may approve them", f"it {does}", command
+        problem = f"calls of {count(waiting, 'tool')} are held, and no one may approve them"
+        yield problem, f"run the command, which {does}", command
     elif (
         set_up.loaded is not None
         and set_up.plan.gate.mode != "open"
