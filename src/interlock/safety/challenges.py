@@ -77,11 +77,13 @@ class Challenges:
         issued = self._issued.get(agent)
         return issued is None or self.clock.wall() >= issued[0] + EVERY_S
 
-    def draft(self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], hint: str) -> Approval:
+    def draft(
+        self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], shown: dict[str, Any]
+    ) -> Approval:
         """Return a new verification challenge for an agent, which has an id but no code yet. Operators see it only
-        after `raise_challenge`.
+        after `raise_challenge`, with the name of the agent and what is `shown` besides.
         """
-        shown = {"element_name": name, "nextActionHint": hint}
+        shown = {"element_name": name, **shown}
         expires_at = self.clock.wall() + min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
         more = {"requires": Requires.CODE, "expires_at": expires_at}
         return self._draft(Kind.VERIFY, agent.principal, name, shown, reason=reason, factors=factors, **more)

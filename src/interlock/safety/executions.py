@@ -13,7 +13,8 @@ call and it runs. A CREATE operation is approved once for the execution, every o
 
 A step grant has the names that an agent may call after it reported a step, each once. A hint is prose, so only names in
 it can be enforced. A call matches if any name of its tool is granted (alias, qualified, local, original or operation
-name), or if every operation in it is granted.
+name), or if every operation in it is granted. A grant that a person approved has the names of the calls that they were
+shown. Every call is judged by its own name and arguments (`watch`), whoever approved its step.
 """
 
 import logging
@@ -28,6 +29,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.aql.protocol.model import TERMINAL, Category, ExecutionStatus, may_move, state_answer
+from interlock.aql.protocol.tokens import digest_of
 from interlock.catalog.catalog import LiveNamespace, Namespace
 from interlock.catalog.routes import Route
 from interlock.core.calls.call import Call
@@ -51,6 +53,11 @@ OperationName = Callable[[Route], str | None]
 LiftedNames = Callable[[Route], Mapping[str, str]]
 
 
+def arguments_of(call: Call) -> Raw:
+    arguments: Raw = call.params.get("arguments", RAW_EMPTY)
+    return arguments
+
+
 def identity_of(call: Call) -> CallIdentity:
     """Return a value that identifies a call, however often the guard checks it."""
     return call.client_id, call.started
@@ -70,16 +77,32 @@ class CallNames(NamedTuple):
 class StepGrant:
     """Permission that an agent gets by reporting a step: each name in the report may be called once."""
 
-    __slots__ = ("_used", "is_approved", "names")
+    __slots__ = ("_used", "digest", "is_approved", "names", "text")
 
-    def __init__(self, names: frozenset[str], *, is_approved: bool = False) -> None:
-        """Create a grant for `names`. `is_approved` means that a person saw the hint and approved it."""
+    def __init__(
+        self, names: frozenset[str], *, is_approved: bool = False, text: str = "", digest: str | None = None
+    ) -> None:
+        """Create a grant for `names`. `is_approved` means that a person was shown these names and approved them.
+
+        `text` is the normalized hint that the person read. With `digest`, the person was shown the arguments too, and
+        only a call with these arguments may pass.
+        """
         self.names = names
         self.is_approved = is_approved
+        self.text = text
+        self.digest = digest
         self._used: set[CallIdentity] = set()
 
+    def has_shown(self, run_text: str | None) -> bool:
+        """Return whether the person who approved this grant has read what the call runs."""
+        return self.digest is not None or (run_text is not None and protocol.has_words(self.text, run_text))
+
     def may(self, call: Call, names: "CallNames") -> bool:
-        if identity_of(call) in self._used or not self.names.isdisjoint(names.of_tool):
+        if identity_of(call) in self._used:
+            return True
+        if self.digest is not None and self.digest != digest_of(bytes(arguments_of(call))):
+            return False
+        if not self.names.isdisjoint(names.of_tool):
             return True
         left = self.names
         for item in names.of_items:
@@ -106,32 +129,37 @@ class CallableNames:
     live: LiveNamespace
     operation: OperationName
     lifted: LiftedNames
-    _known: dict[ViewKey, tuple[Namespace, frozenset[str]]] = field(default_factory=dict, init=False)
+    _known: dict[ViewKey, tuple[Namespace, dict[str, tuple[str, ...]]]] = field(default_factory=dict, init=False)
 
     def forget(self) -> None:
         """Clear the cache, because the operations of an upstream server have changed."""
         self._known.clear()
 
-    def of(self, caller: Caller) -> frozenset[str]:
+    def of(self, caller: Caller) -> Mapping[str, tuple[str, ...]]:
+        """Return everything that a caller can call by each normalized name: qualified names of tools and prompts, and
+        operations of AQL servers.
+        """
         namespace = self.live.current
         view = namespace.view(caller.key)
         cached = self._known.get(view.key)
         if cached is not None and cached[0] is namespace:
             return cached[1]
-        names: set[str] = set()
+        names: dict[str, tuple[str, ...]] = {}
         for route in {id(route): route for table in (view.tools, view.prompts) for route in table.values()}.values():
-            names |= self.of_route(route)
-            for pair in self.lifted(route).items():
-                names.update(map(normalise, pair))
+            targets = [(route.qualified, self.of_route(route))]
+            targets += [(pair[1], frozenset(map(normalise, pair))) for pair in self.lifted(route).items()]
+            for target, spellings in targets:
+                for spelling in spellings:
+                    names[spelling] = (*names.get(spelling, ()), target)
         if len(self._known) >= VIEWS_MAX:
             self._known.clear()
-        self._known[view.key] = namespace, frozenset(names)
+        self._known[view.key] = namespace, names
         return self._known[view.key][1]
 
     def of_route(self, route: Route) -> frozenset[str]:
         operation = self.operation(route)
         spelled = (route.qualified, route.alias, route.local, route.original, *((operation,) if operation else ()))
-        return frozenset(normalise(name) for name in spelled)
+        return frozenset(normalise(name, split=is_split) for name in spelled for is_split in (False, True))
 
     def of_call(self, call: Call) -> CallNames:
         """Return the names of the target of a call. If the target is a tool of an AQL server, the operations that the
@@ -139,7 +167,7 @@ class CallableNames:
         """
         route = call.route
         if isinstance(route, Route) and (lifted := self.lifted(route)):
-            arguments = decode_object(call.params.get("arguments", RAW_EMPTY)) or {}
+            arguments = decode_object(arguments_of(call)) or {}
             several = decode_array(arguments.get("operations", _NO_ITEMS)) or ()
             items = [arguments, *(decode_object(item) or {} for item in several)]
             called = [name for item in items if (name := find_string(item.get("operation"))) is not None]
@@ -158,7 +186,15 @@ class CallableNames:
         """Return the names in an agent's report that the caller can call, and every URI in it, because a URI may name a
         resource.
         """
-        return (hint.names & self.of(caller)) | frozenset(name for name in hint.names if "://" in name)
+        return (hint.names & self.of(caller).keys()) | frozenset(name for name in hint.names if "://" in name)
+
+    def calls_in(self, hint: Hint, caller: Caller) -> tuple[str, ...]:
+        """Return the calls that a person is shown before they approve an agent's report: every tool, prompt, operation
+        and URI that a name in it means.
+        """
+        callable_names = self.of(caller)
+        calls = {call for name in self.named_by(hint, caller) for call in callable_names.get(name, (name,))}
+        return tuple(sorted(calls))
 
 
 def plain_uri(uri: str) -> str:
@@ -282,7 +318,8 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     evaluation: Evaluation
-    hint: Hint | None  # what was reported
+    shown: JsonObject  # to the person, however often they are asked
+    grant: StepGrant | None  # what the agent may do after the approval
     approval_id: str
     is_verified_by_code: bool
     at: float

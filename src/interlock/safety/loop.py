@@ -52,7 +52,14 @@ from interlock.safety.executions import (
     find_owner,
 )
 from interlock.safety.protocol import evaluation as protocol
-from interlock.safety.protocol.evaluation import Directive, Evaluation, Hint, NotificationType, StepVerdict
+from interlock.safety.protocol.evaluation import (
+    Directive,
+    Evaluation,
+    Hint,
+    NotificationType,
+    StepVerdict,
+    normalise,
+)
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refusal
 
@@ -69,7 +76,9 @@ _WOULD: Final = {
     StepVerdict.VERIFY: "Monitoring mode: enforcing would have paused the agent until a code verifies it.",
     StepVerdict.STOP: "Monitoring mode: enforcing would have blocked the agent.",
 }
-NAMES_NOTHING: Final = "The hint names nothing that can be called here, so it lets no call pass."
+NAMES_NOTHING: Final = (
+    "The hint names nothing that can be called here, so it lets no call pass. Names in quotes are none."
+)
 
 
 class Assessment(msgspec.Struct, frozen=True, kw_only=True):
@@ -287,8 +296,10 @@ class SafetyLoop(DecisionReceiver):
 
     def may_run(self, execution: Execution, names: frozenset[str], held: HeldOperation) -> bool:
         """Return whether a person has approved this operation, either with the reported step or separately."""
-        if any(grant.is_approved and not grant.names.isdisjoint(names) for grant in execution.grants):
-            return True
+        for grant in execution.grants:
+            is_named = grant.is_approved and not grant.names.isdisjoint(names)
+            if is_named and grant.digest in (None, held.digest):
+                return True
         return execution.held.is_released(held)
 
     def hold(self, execution: Execution, held: HeldOperation) -> str:
@@ -315,7 +326,7 @@ class SafetyLoop(DecisionReceiver):
             return _LOGGED
         hint = protocol.read_hint(written)
         if self.is_enforcing and execution.pause is not None:  # AQL-8.6.4-3
-            paused = await self._still_paused(execution, execution.pause, written)
+            paused = await self._still_paused(execution, execution.pause)
             if paused is not None:
                 return paused
         policy = self.policies.of(execution.agent)
@@ -336,6 +347,7 @@ class SafetyLoop(DecisionReceiver):
         execution.counted += evaluation.is_counted
         execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
         factors, is_enforcing = evaluation.factors, self.is_enforcing
+        shown, grant = self._show_step(execution, evaluation, hint, caller, written)
         match evaluation.verdict:
             case verdict if not is_enforcing:  # AQL-8.6.4-6
                 factors += (_WOULD[verdict],) if verdict in _WOULD else ()
@@ -346,11 +358,11 @@ class SafetyLoop(DecisionReceiver):
                 else:
                     factors += (NAMES_NOTHING,)
             case StepVerdict.PAUSE:
-                await self._pause(execution, evaluation, hint, written)
+                await self._pause(execution, evaluation, shown, grant)
             case StepVerdict.VERIFY:
-                await self._verify(execution, evaluation, hint, written)
+                await self._verify(execution, evaluation, shown, grant)
             case StepVerdict.STOP:
-                await self.block(execution, evaluation, written)  # AQL-8.6.4-5
+                await self.block(execution, evaluation, shown)  # AQL-8.6.4-5
         return Directive(
             # AQL-8.6.4-3, AQL-8.7.1-2
             continue_=evaluation.verdict is StepVerdict.CONTINUE or not is_enforcing,
@@ -362,7 +374,22 @@ class SafetyLoop(DecisionReceiver):
             notifications=self._notifications(execution),
         )
 
-    async def _still_paused(self, execution: Execution, pause: Pause, written: str) -> Directive | None:
+    def _show_step(
+        self, execution: Execution, evaluation: Evaluation, hint: Hint, caller: Caller, written: str
+    ) -> tuple[dict[str, Any], StepGrant | None]:
+        """Return what a person is shown of a reported step, and the grant that the agent gets if they approve it: for
+        the calls that were shown, and no others.
+        """
+        shown: dict[str, Any] = {"step": execution.steps, "nextActionHint": written}
+        # Beyond the step limit, a person only lets the counter begin again.
+        if evaluation.verdict is StepVerdict.STOP or evaluation.stage == 1:
+            return shown, None
+        calls = self.names.calls_in(hint, caller)
+        # AQL-X-17: of the calls that are shown. After a failure the step was not judged yet.
+        names, is_approved = frozenset(map(normalise, calls)), evaluation.stage > 2
+        return {**shown, "calls": calls}, StepGrant(names, is_approved=is_approved, text=hint.text)
+
+    async def _still_paused(self, execution: Execution, pause: Pause) -> Directive | None:
         """Return the directive that tells an agent to keep waiting, or None if its pause is over and the report can be
         evaluated.
         """
@@ -375,46 +402,59 @@ class SafetyLoop(DecisionReceiver):
                 self._tell(execution, "The pause was lifted. The challenge expired.")
                 return None
             if self.challenges.may_issue(execution.agent):
-                pause = await self._verify(execution, pause.evaluation, pause.hint, written)
+                pause = await self._verify(execution, pause.evaluation, pause.shown, pause.grant)
         elif status is not Status.PENDING:  # nobody decided in time: they are asked again
-            pause = await self._pause(execution, pause.evaluation, pause.hint, written)
+            pause = await self._pause(execution, pause.evaluation, pause.shown, pause.grant)
         if pause.is_verified_by_code:
             reason = f"{reason} Challenge {pause.approval_id} waits for its code."
         factors = (*pause.evaluation.factors, "The agent is paused since an earlier report.")
         notices = self._notifications(execution)
         return Directive(continue_=False, factors=factors, reason=reason, notifications=notices)
 
-    async def _pause(self, execution: Execution, evaluation: Evaluation, hint: Hint | None, written: str) -> Pause:
-        shown, reason = {"step": execution.steps, "nextActionHint": written}, evaluation.reason or ""
-        raised = await self.challenges.ask(Kind.STEP, execution, shown, reason=reason, factors=evaluation.factors)
-        return self._set_pause(execution, evaluation, hint, raised.id, is_verified_by_code=False)
+    async def _pause(
+        self, execution: Execution, evaluation: Evaluation, shown: dict[str, Any], grant: StepGrant | None
+    ) -> Pause:
+        reason, factors = evaluation.reason or "", evaluation.factors
+        raised = await self.challenges.ask(Kind.STEP, execution, shown, reason=reason, factors=factors)
+        return self._set_pause(execution, evaluation, shown, grant, raised.id, is_verified_by_code=False)
 
-    async def _verify(self, execution: Execution, evaluation: Evaluation, hint: Hint | None, written: str) -> Pause:
+    async def _verify(
+        self, execution: Execution, evaluation: Evaluation, shown: dict[str, Any], grant: StepGrant | None
+    ) -> Pause:
         agent, reason = execution.agent, evaluation.reason or ""
-        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
+        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, shown=shown)
         try:
             await self.challenges.raise_challenge(agent, execution.name, draft)
         except StoreError as refused:
             raise _unavailable(refused) from None
-        return self._set_pause(execution, evaluation, hint, draft.id, is_verified_by_code=True)  # AQL-8.7.3-6
+        # AQL-8.7.3-6
+        return self._set_pause(execution, evaluation, shown, grant, draft.id, is_verified_by_code=True)
 
     def _set_pause(
-        self, execution: Execution, evaluation: Evaluation, hint: Hint | None, id: str, *, is_verified_by_code: bool
+        self,
+        execution: Execution,
+        evaluation: Evaluation,
+        shown: dict[str, Any],
+        grant: StepGrant | None,
+        id: str,
+        *,
+        is_verified_by_code: bool,
     ) -> Pause:
         at, by_code = self.clock.wall(), is_verified_by_code
-        pause = Pause(evaluation=evaluation, hint=hint, approval_id=id, is_verified_by_code=by_code, at=at)
-        execution.pause = pause
+        execution.pause = pause = Pause(
+            evaluation=evaluation, shown=shown, grant=grant, approval_id=id, is_verified_by_code=by_code, at=at
+        )
         self.record(execution, "pause", "paused", approval=id, stage=evaluation.stage)
         return pause
 
-    async def block(self, execution: Execution, evaluation: Evaluation, written: str) -> Block:
+    async def block(self, execution: Execution, evaluation: Evaluation, shown: dict[str, Any]) -> Block:
         """Block an agent, and create the challenge with which a person can unblock it. The block is in the store when
         this returns.
 
         Raise OperationFailed if the block cannot be stored; it is then still effective in memory.
         """
         agent, reason = execution.agent, evaluation.reason or ""
-        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, hint=written)
+        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, shown=shown)
         principal, name, now = agent.principal, execution.name, self.clock.wall()
         block = Block(principal=principal, name=name, reason=reason, at=now, challenge_id=draft.id)
         if execution.pause is not None:
@@ -441,17 +481,17 @@ class SafetyLoop(DecisionReceiver):
             self._end(execution, _S.CANCELLED, f"aborted by {by}")
         return live[-1] if live else None
 
-    async def escalate(self, execution: Execution, evaluation: Evaluation, written: str, verdict: StepVerdict) -> None:
+    async def escalate(self, execution: Execution, pause: Pause) -> None:
         """Block, verify or pause an agent whose actual call is judged more strictly than its report was. Raise
         OperationFailed if the result cannot be stored.
         """
         async with self._lock(execution.agent):
-            if verdict is StepVerdict.STOP:
-                await self.block(execution, evaluation, written)
-            elif verdict is StepVerdict.VERIFY:
-                await self._verify(execution, evaluation, None, written)
+            if pause.evaluation.verdict is StepVerdict.STOP:
+                await self.block(execution, pause.evaluation, pause.shown)
+            elif pause.evaluation.verdict is StepVerdict.VERIFY:
+                await self._verify(execution, pause.evaluation, pause.shown, pause.grant)
             else:
-                await self._pause(execution, evaluation, None, written)
+                await self._pause(execution, pause.evaluation, pause.shown, pause.grant)
 
     async def order_challenge(self, agent: AgentKey) -> Block | None:
         """Create a challenge with a new code for a blocked agent, and void the previous challenge.
@@ -462,7 +502,7 @@ class SafetyLoop(DecisionReceiver):
         block = self.blocks.find(agent)
         if block is None:
             return None
-        draft = self.challenges.draft(agent, block.name, reason=block.reason, factors=(), hint="")
+        draft = self.challenges.draft(agent, block.name, reason=block.reason, factors=(), shown={})
         await self.challenges.void(block.challenge_id, "superseded: a fresh code was ordered")
         fresh = msgspec.structs.replace(block, challenge_id=draft.id)
         await self.blocks.put(fresh)
@@ -527,8 +567,8 @@ class SafetyLoop(DecisionReceiver):
         if pause.evaluation.stage == 1:  # AQL-8.7.2-2
             execution.counted = 0
             self._tell(execution, "The step counter begins again.")
-        elif pause.hint is not None:  # the person saw what is to be done; after a failure it was not judged yet
-            execution.grants = [StepGrant(pause.hint.names, is_approved=pause.evaluation.stage > 2)]
+        elif pause.grant is not None:
+            execution.grants = [pause.grant]
 
     # Inside
 

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from interlock.aql.protocol.errors import OperationFailed
 from interlock.aql.protocol.model import ExecutionStatus
+from interlock.aql.protocol.tokens import digest_of
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
@@ -19,10 +20,20 @@ from interlock.core.calls.caller import Caller, Principal
 from interlock.core.calls.check import CheckNumber, CheckRefusal
 from interlock.core.clock import Clock
 from interlock.safety.agents import Block
-from interlock.safety.executions import LOCAL, WATCHED, Execution, Pause, find_owner
+from interlock.safety.executions import (
+    LOCAL,
+    WATCHED,
+    CallNames,
+    Execution,
+    Pause,
+    StepGrant,
+    arguments_of,
+    find_owner,
+)
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.protocol import evaluation as protocol
 from interlock.safety.protocol.evaluation import Evaluation, StepVerdict
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.refusal import EXECUTION_REFUSED, Refusal
 
 _WHY: Final = {
@@ -99,14 +110,31 @@ class AgentCheck:
                 if not grant.may(call, names):  # AQL-8.6.2-1
                     continue
                 # The actual call may be judged more strictly than its report was.
-                policy = loop.policies.of(execution.agent)
-                judged = None if grant.is_approved else protocol.evaluate_call(policy, names.all, _danger(call))
+                judged = self._judge(execution, grant, call, names)
                 if judged is not None and judged.verdict is not StepVerdict.CONTINUE:
-                    return self._pause(execution, judged, call.target)
+                    return self._pause(execution, judged, call, names)
                 if call.hold is None or not call.hold.is_asked_first:
                     grant.use(call, names)
                 return None
         return self._refuse(call, list(mine), principal)
+
+    def _judge(self, execution: Execution, grant: StepGrant, call: Call, names: CallNames) -> Evaluation | None:
+        """Judge a call by its own names and arguments.
+
+        If a person approved its step, only what they were not shown can pause it, and the result is None if they were
+        shown all of it. What stops an agent does so in spite of the approval.
+        """
+        policy, danger = self.loop.policies.of(execution.agent), _danger(call)
+        try:
+            run_text = protocol.find_run_text(names.all, decode_value(arguments_of(call)))
+        except CodecError:
+            run_text = None
+        judged = protocol.evaluate_call(policy, names.all, danger, run_text)
+        # AQL-X-17: what stops an agent does so in spite of an approval
+        if judged.verdict is StepVerdict.STOP or not grant.is_approved:
+            return judged
+        # AQL-X-17
+        return None if grant.has_shown(run_text) else protocol.evaluate_call(policy, (), danger, run_text)
 
     def may_notify(self, caller: Caller) -> bool:
         """Return whether a client may send notifications now.
@@ -134,19 +162,27 @@ class AgentCheck:
                     grant.use(call, names)
                     return
 
-    def _pause(self, execution: Execution, judged: Evaluation, target: str) -> Refusal:
+    def _pause(self, execution: Execution, judged: Evaluation, call: Call, names: CallNames) -> Refusal:
         """Pause an agent whose actual call is judged more strictly than its report was, and return the refusal of this
-        call. A person is asked in the background.
+        call. A person is asked in the background, about this call with its arguments.
         """
         execution.grants.clear()
-        now = self.clock.wall()
-        execution.pause = Pause(evaluation=judged, hint=None, approval_id="", is_verified_by_code=False, at=now)
+        arguments, now = arguments_of(call), self.clock.wall()
+        shown: dict[str, Any] = {"nextActionHint": f"calling {call.target}", "arguments": arguments}
+        if judged.verdict is not StepVerdict.STOP:
+            shown["calls"] = (call.target,)
+        # AQL-X-17: for this very call
+        grant = StepGrant(names.of_tool, is_approved=True, digest=digest_of(bytes(arguments)))
+        pause = Pause(
+            evaluation=judged, shown=shown, grant=grant, approval_id="", is_verified_by_code=False, at=now
+        )  # fmt: skip
+        execution.pause = pause
 
         async def escalate() -> None:
             # If the question cannot be stored, the agent stays paused, and its next report asks again.
             with contextlib.suppress(OperationFailed):
-                if execution.pause is not None:
-                    await self.loop.escalate(execution, execution.pause.evaluation, f"calling {target}", judged.verdict)
+                if execution.pause is pause:
+                    await self.loop.escalate(execution, pause)
 
         self._work.begin(escalate(), "safety")
         return self._fault("paused", execution)

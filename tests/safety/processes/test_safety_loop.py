@@ -367,6 +367,62 @@ async def test_a_pause_is_cleared_by_a_person_and_grants_what_was_reported(here:
     assert "autonomy_pause" not in types(await agent.directive(LOOK))
 
 
+@pytest.mark.req("AQL-X-17")
+async def test_a_person_who_is_asked_again_is_shown_the_first_report_and_decides_about_it(here: AgentNode) -> None:
+    agent = here.agent("client:again")
+    await agent.start()
+    await agent.directive("git push origin main with plant.nudge")
+    here.clock.ahead += 301
+    await agent.directive("git push origin main with plant.look")
+    (approval,) = here.waiting(agent.client)
+    assert json.loads(bytes(approval.params or b"{}")) == {
+        "element_name": "coder",
+        "step": 1,
+        "nextActionHint": "git push origin main with plant.nudge",
+        "calls": ["plant.nudge"],
+    }
+    await agent.confirm(here.shown(approval.id))
+    assert await agent.refusal() == "unreported_action"
+    await agent.passes("plant.nudge")
+
+
+@pytest.mark.req("AQL-X-17")
+async def test_a_person_decides_about_the_call_itself_when_its_arguments_are_judged_more_strictly(
+    here: AgentNode,
+) -> None:
+    agent = here.agent("client:arguments")
+    await agent.start()
+
+    async def question(**arguments: Any) -> Any:
+        """What a person is asked after this call was refused."""
+        assert await agent.refusal(**arguments) == "paused"
+        await here.until(lambda: bool(here.waiting(agent.client)))
+        (approval,) = here.waiting(agent.client)
+        shown = json.loads(bytes(approval.params or b"{}"))
+        assert (shown["calls"], shown["arguments"]) == (["plant.look"], arguments)
+        return approval
+
+    await agent.directive(LOOK)
+    push = await question(command="git push", args=["origin", "main"])
+    await agent.confirm(here.shown(push.id))
+    assert await agent.refusal(command="git push", args=["origin", "other"]) == "unreported_action"
+    await agent.passes(args=["origin", "main"], command="git push")  # the same call, in another order
+    assert await agent.refusal(command="git push", args=["origin", "main"]) == "unreported_action"
+
+    await agent.directive("git push origin main by plant.look")
+    (asked,) = here.waiting(agent.client)
+    await agent.confirm(here.shown(asked.id))
+    await agent.passes(command="git push", args=["origin", "main"])  # the person has read what it runs
+    await agent.directive("git push origin main by plant.look")
+    (asked,) = here.waiting(agent.client)
+    await agent.confirm(here.shown(asked.id))
+    await agent.confirm(here.shown((await question(command="git push --all")).id))
+    await agent.directive(LOOK)
+    await agent.confirm(here.shown((await question(command="a" * 10_001)).id))  # too long to be judged
+    await agent.directive(LOOK)
+    await agent.passes(note="git push", lines=["drop_table users"])  # content, which nothing runs
+
+
 @pytest.mark.req("AQL-8.6.4-3")
 async def test_a_denied_step_gives_no_grant_and_the_agent_may_think_again(here: AgentNode) -> None:
     agent = here.agent("client:no")

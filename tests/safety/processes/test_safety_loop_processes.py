@@ -112,3 +112,54 @@ def test_a_block_survives_a_kill_and_only_an_operator_with_a_key_sees_the_code(t
     heard += b"".join(path.read_bytes() for path in (tmp_path / "data").rglob("*") if path.is_file())
     assert secret["code"].encode() not in heard
     assert secret["code"].replace("-", "").encode() not in heard
+
+
+DENYING = """
+[gate]
+mode = "open"
+[safety]
+mode = "enforcing"
+preapproved = true
+deny = ["plant.nudge", "rm -rf*"]
+"""
+
+
+@pytest.mark.req("AQL-X-17")
+def test_an_approved_step_permits_the_calls_that_were_shown_and_nothing_denied(tmp_path: Path) -> None:
+    home, diary = tmp_path / "home", ActuatorLog(tmp_path / "diary.jsonl")
+    words = [sys.executable, "-m", "interlock", "access", "key", "ada", "--no-passphrase", "--json"]
+    subprocess.run(words, env={**os.environ, "XDG_CONFIG_HOME": str(home)}, capture_output=True, check=True, timeout=30)
+    public = (home / "interlock" / "keys" / "ada.pub").read_text().strip()
+    extra = f'[[anchor]]\nname = "ada"\nkey = {json.dumps(public)}\napproves = ["*"]\n{DENYING}'
+    with running_node(tmp_path, {"plant": actuator_table(diary)}, extra, settings=SOON) as node:
+        node.wait_link("plant", {"state": "ready"})
+
+        def approved(client: str, hint: str) -> tuple[Agent, Any]:
+            """An agent whose step a person approved, for a reason that has nothing to do with the tools in it."""
+            made = run(node, home, "access", "token", "--for", "client", "--name", client).stdout
+            agent = Agent(node, json.loads(made)["token"])
+            agent.do("execute_agent", element_name="coder")
+            asked = agent.step("coder", hint)["data"]
+            assert asked["autonomy"]["continue"] is False and "stopped" not in asked["autonomy"]
+            shown = json.loads(run(node, home, "approvals", "show", asked["confirmation_id"]).stdout)
+            assert run(node, home, "approve", asked["confirmation_id"], "--yes").returncode == 0
+            return agent, shown["params"]["calls"]
+
+        def reason(agent: Agent, tool: str, **arguments: Any) -> str:
+            return str(agent.call("/mcp/flat", tool, arguments)["error"]["data"]["reason"])
+
+        agent, calls = approved("quoting", 'preparing deploy_app with plant.look, see the note "plant.nudge" on it')
+        assert calls == ["plant.look"]
+        assert reason(agent, "plant.nudge") == "unreported_action"
+        assert "result" in agent.call("/mcp/flat", "plant.look", {})
+
+        agent, calls = approved("naming", "preparing deploy_app with nudge and look")
+        assert calls == ["plant.look", "plant.nudge"]
+        assert reason(agent, "plant.nudge") == "paused"  # the person agreed, and it is denied all the same
+        wait_for(lambda: node.admin("/admin/status")["safety"]["blocked"] == 1)
+        assert reason(agent, "plant.look") == "agent_blocked"
+
+        agent, calls = approved("arguing", "preparing deploy_app with plant.look")
+        assert reason(agent, "plant.look", args=["-rf", "/"], command="rm") == "paused"
+        wait_for(lambda: node.admin("/admin/status")["safety"]["blocked"] == 2)
+    assert [entry["tool"] for entry in diary.read()] == ["look"]

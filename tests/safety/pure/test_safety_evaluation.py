@@ -21,6 +21,7 @@ from interlock.safety.protocol.evaluation import (
     evaluate,
     evaluate_call,
     find_hint_fault,
+    find_run_text,
     normalise,
     read_hint,
     risk_of,
@@ -55,6 +56,22 @@ def test_ordinary_work_goes_on_and_only_the_action_is_denied() -> None:
     assert risk_of(("frobnicating",)).score == UNRECOGNISED <= 30
     assert find_hint_fault("read_file", {"read_file"}.__contains__) is None
     assert find_hint_fault("read_file", {"other"}.__contains__) is not None
+
+
+@pytest.mark.req("AQL-X-17")
+def test_what_a_call_runs_is_told_from_content_and_is_bounded() -> None:
+    assert find_run_text(("files.write",), {"content": "drop_table users", "n": 1}) == ""
+    assert find_run_text(("db.query",), {"params": [{"sql": "drop_table users"}, "note"]}) == "drop_table users"
+    assert find_run_text(("shell.run_it",), {"a": "x", "b": ["y", {"c": "z"}], "d": 3}) == "x y z"
+    assert find_run_text(("x",), {"args": ["-rf", "/"], "command": "rm"}) == "rm -rf /"
+    assert find_run_text(("x",), {"runCommand": "rm"}) == "rm"
+    for large in ({"command": "x" * 10_001}, {f"k{at}": 1 for at in range(2000)}, [[{}] * 9_000] * 2):
+        started = time.perf_counter()
+        assert find_run_text(("x",), large) is None
+        assert time.perf_counter() - started < 0.5
+    policy = CompiledPolicy(AutonomyPolicy())
+    assert evaluate_call(policy, ("x.look",), 0, None).verdict is StepVerdict.PAUSE
+    assert evaluate_call(policy, ("x.look",), 0, "").verdict is StepVerdict.CONTINUE
 
 
 @pytest.mark.req("AQL-8.7.2-8")

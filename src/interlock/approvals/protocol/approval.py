@@ -240,8 +240,8 @@ PROPOSAL_EFFECT: Final = "exactly this is sent to its target in the room, once, 
 # What a yes does to an agent, by the kind of approval.
 AGENT_EFFECTS: Final = {
     "start": "the agent starts; each step that it reports is still judged",
-    "step": "the agent continues with the step that it reported, once",
-    "verify": "the agent is unblocked, or continues with the step that it reported",
+    "step": "the agent continues, and may make the calls that are named here, each once",
+    "verify": "the agent is unblocked, or continues and may make the calls that are named here, each once",
 }
 
 

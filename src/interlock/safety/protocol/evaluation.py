@@ -60,7 +60,7 @@ class Hint(msgspec.Struct, frozen=True, kw_only=True):
     text: str  # the whole, normal
     actions: tuple[str, ...]  # the spellings that patterns are tried on, without what is only quoted
     words: tuple[str, ...]  # of the action; "drop_tableUsers" has three
-    names: frozenset[str]  # whatever could be the name of something to call
+    names: frozenset[str]  # what could be the name of something to call, without what is only quoted
 
 
 def normalise(text: str, *, split: bool = False) -> str:
@@ -109,8 +109,60 @@ def read_hint(written: str) -> Hint:
     spellings += [_SPELLED.sub(lambda match: match.group().replace(" ", ""), each) for each in spellings]
     actions = tuple(dict.fromkeys(spellings))
     words = tuple(dict.fromkeys(word for action in actions for word in _WORDS.findall(action)))
-    names = frozenset(name for each in _NAMES.findall(whole) for name in (each, each.strip(_EDGES)) if name)
+    # AQL-X-17: what the patterns are not tried on is not granted either
+    names = frozenset(name for each in _NAMES.findall(actions[0]) for name in (each, each.strip(_EDGES)) if name)
     return Hint(text=whole, actions=actions, words=words, names=names)
+
+
+# Of the arguments of one call, so that looking at them takes some milliseconds at most.
+RUN_KEYS_MAX: Final = 1_000  # different keys
+RUN_VALUES_MAX: Final = 10_000  # objects, lists, and strings that are run
+
+
+def has_words(text: str, written: str) -> bool:
+    """Return whether a normalized text contains all of a written one, from a word start to a word end."""
+    return re.search(f"(?<![^\\W_]){re.escape(normalise(written))}(?![^\\W_])", text) is not None
+
+
+def runs_text(name: str) -> bool:
+    """Return whether what has this name runs text that it is given, such as `run_command` or the argument `sql`."""
+    return any(stem in _RUNNING for word in _WORDS.findall(normalise(name, split=True)) for stem in stems(word))
+
+
+def find_run_text(names: Iterable[str], arguments: Any) -> str | None:
+    """Return the text that a call runs: all strings in its arguments if a name of the tool says that it runs them,
+    otherwise those of objects with a key that says so. Return None if it is more than can be judged.
+
+    Other arguments are content, like quoted text in a hint.
+    """
+    runs_by_name = {name: runs_text(name) for name in names}
+    pieces: list[str] = []
+    left, values, waiting = HINT_CHARS_MAX, RUN_VALUES_MAX, [(arguments, any(runs_by_name.values()))]
+    while waiting:
+        value, is_run = waiting.pop()
+        values -= 1
+        if isinstance(value, str):
+            left -= len(value)
+            pieces.append(value)
+        if left < 0 or values < len(waiting):
+            return None
+        if isinstance(value, list):
+            waiting += [(item, is_run) for item in reversed(value) if isinstance(item, _judged(is_run))]
+        elif isinstance(value, dict):
+            for key in value:
+                if key not in runs_by_name:
+                    if len(runs_by_name) >= RUN_KEYS_MAX:
+                        return None
+                    runs_by_name[key] = runs_text(key)
+            is_run = is_run or any(runs_by_name[key] for key in value)
+            # A program comes before its arguments, in whatever order they were sent.
+            ordered = sorted(value, key=lambda key: not runs_by_name[key])
+            waiting += [(value[key], is_run) for key in reversed(ordered) if isinstance(value[key], _judged(is_run))]
+    return " ".join(pieces)
+
+
+def _judged(is_run: bool) -> tuple[type, ...]:
+    return (str, list, dict) if is_run else (list, dict)
 
 
 def stems(word: str) -> tuple[str, ...]:
@@ -474,15 +526,21 @@ def evaluate(
     )
 
 
-def evaluate_call(compiled: CompiledPolicy, names: Iterable[str], danger: int | None) -> Evaluation:
+def evaluate_call(
+    compiled: CompiledPolicy, names: Iterable[str], danger: int | None, run_text: str | None = ""
+) -> Evaluation:
     """Evaluate the call that an agent makes, with stages 3 to 5 of its policy. `names` are all names of the called
-    tool.
+    tool, and `run_text` is what `find_run_text` returned.
     """
     policy = compiled.policy
-    forms = tuple(dict.fromkeys(form for name in names for form in (normalise(name), normalise(name, split=True))))
+    texts = (*names, run_text) if run_text else tuple(names)
+    forms = tuple(dict.fromkeys(form for text in texts for form in (normalise(text), normalise(text, split=True))))
     matched = _match(compiled, forms) if 3 in policy.stages else None
     if matched is not None:
         return matched
+    if run_text is None and not {3, 4}.isdisjoint(policy.stages):
+        factors = ("what the call runs is too much to be judged",)
+        return Evaluation(verdict=StepVerdict.PAUSE, factors=factors, reason=_NEEDS_APPROVAL, stage=3)
     words = [word for form in forms for word in re.findall(r"[^\W_]+", form)]
     risk = Risk(10, "it changes nothing") if danger == READ_ONLY else risk_of(words, danger=danger)
     if 4 in policy.stages:
