@@ -21,7 +21,7 @@ from interlock.core.background import BackgroundTasks
 from interlock.core.clock import Clock
 from interlock.safety.agents import AgentKey
 from interlock.safety.codes import Codes
-from interlock.safety.executions import Execution, HeldOperation
+from interlock.safety.executions import SESSION, Execution, HeldOperation
 from interlock.wire.refusal import BUDGET_EXCEEDED, Refusal
 
 log = logging.getLogger("interlock.safety")
@@ -110,7 +110,8 @@ class Challenges:
         `on_refused` is called with the id and the reason if the inbox refuses the request.
         """
         shown = {"element_name": execution.name, "operation": held.operation, "params": held.params}
-        reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run."
+        often = "as often as the agent makes it until its execution ends" if held.level == SESSION else "once"
+        reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run, {often}."
         principal, name = execution.agent.principal, execution.name
         draft = self._draft(Kind.STEP, principal, name, shown, reason=reason, factors=held.reasons)
         self.codes.make_token(draft.id)

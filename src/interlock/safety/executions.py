@@ -8,8 +8,8 @@ survive a restart.
 A person confirms dangerous operations inside an execution, and the agent never gets the token. Outside of an execution,
 a caller receives a token and confirms the operation itself. Inside an execution, only operators see the token: the
 operation waits as an approval, the next directives say so, and once a person has approved it, the agent repeats the
-call and it runs. A CREATE operation is approved once for the execution, every other operation for one call (C.gate-1,
-8.7.3).
+call and it runs. A CREATE operation with these parameters is approved for the execution, every other operation for one
+call (C.gate-1, 8.7.3).
 
 A step grant has the names that an agent may call after it reported a step, each once. A hint is prose, so only names in
 it can be enforced. A call matches if any name of its tool is granted (alias, qualified, local, original or operation
@@ -214,7 +214,7 @@ HELD_MAX: Final = 50  # of one execution
 
 class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
     """An operation of an agent that waits for a person. `digest` identifies its parameters, so that only the approved
-    parameters can run; a CREATE operation may run with any parameters.
+    parameters can run.
     """
 
     operation: str
@@ -232,7 +232,7 @@ class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def key(self) -> tuple[str, str]:
-        return self.operation, "" if self.category is Category.CREATE else self.digest
+        return self.operation, self.digest
 
 
 @dataclass(eq=False)

@@ -95,7 +95,9 @@ async def test_inside_an_execution_a_person_confirms_and_the_agent_gets_no_token
 
 
 @pytest.mark.req("AQL-C.gate-1")
-async def test_a_created_element_is_approved_once_and_a_denial_overrides_a_token(here: AgentNode) -> None:
+async def test_a_created_element_is_approved_once_with_its_parameters_and_a_denial_overrides_a_token(
+    here: AgentNode,
+) -> None:
     client = await Lines(here, "aql").greet()
     await client.do("execute_agent", element_name="maker")
     held = await client.do("create_thing", "create", thing="a")
@@ -103,9 +105,14 @@ async def test_a_created_element_is_approved_once_and_a_denial_overrides_a_token
     pending = await client.do("record_execution_step", element_name="maker", nextActionHint=LOOK)
     (notice,) = pending["data"]["autonomy"]["notifications"]
     assert notice["metadata"]["level"] == "CONFIRM_SESSION"
+    approval = here.inbox.get(id)
+    assert approval is not None and "as often as the agent makes it" in approval.reason
     await client.do("confirm_operation", confirmation_token=here.shown(id))
-    for thing in ("a", "b"):
-        assert (await client.do("create_thing", "create", thing=thing))["data"] == thing
+    for _ in range(2):
+        assert (await client.do("create_thing", "create", thing="a"))["data"] == "a"
+    other = await held_id(here, await client.do("create_thing", "create", thing="b"))
+    shown = here.inbox.get(other)
+    assert other != id and shown is not None and json.loads(bytes(shown.params or b""))["params"] == {"thing": "b"}
     await client.do("complete_execution", element_name="maker")
     asked = await client.do("delete_thing", "delete", thing="a")
     token = asked["error"]["details"]["confirmation_token"]
