@@ -230,7 +230,7 @@ class Enrolments(DecisionReceiver):
         return await self._inbox.raise_(draft)
 
     def _params(self, plan: AnchorPlan) -> bytes:
-        """Encode the facts about an anchor that a person is shown, with the thumbprints of its keys."""
+        """Encode what a person is shown about an anchor before its enrolment, including the thumbprints of its keys."""
         identity = self._anchors.identity(plan)
         is_url = isinstance(plan.jwks, str)
         shown = _Shown(

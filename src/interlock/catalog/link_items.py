@@ -275,7 +275,7 @@ class _Statements(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class _LinkItemsBuilder:
-    """A builder that makes the items of one link from its lists."""
+    """A builder of the tools, prompts and resources that clients see of one server, made from the lists of the server."""
 
     link: Link
     plan: Plan

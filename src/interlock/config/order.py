@@ -70,7 +70,7 @@ def _drop_added(signed: Any, written: Any, _: Any) -> Any:
 
 
 def _drop_added_globs(signed: Any, written: Any, _: Any) -> Any:
-    """Return the written globs that select nothing which no signed glob selects."""
+    """Return the written globs whose every match is also matched by a signed glob."""
     prefixes = tuple(each[:-1] for each in signed if each.endswith("*") and not _SPECIAL.intersection(each[:-1]))
     return tuple(each for each in written if each in signed or (prefixes and each.startswith(prefixes)))
 
@@ -101,7 +101,7 @@ REMOVED_IS_LOOSER = Order("removed_is_looser", _restore_removed)
 
 
 def _join(order: Order, signed: Any, written: Any, whole: Any) -> Any:
-    """Join two values that are both at hand, one inside of another value."""
+    """Join two parts of larger values, for which nothing was stored separately."""
     return order.join(signed if order.remember is None else order.remember(signed, whole), written, whole)
 
 

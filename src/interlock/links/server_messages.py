@@ -380,7 +380,9 @@ class ServerNotifications(LinkPart):
             link.events.tasks.on_task_progress(link, token, params)
 
     def _is_replaced(self, params: Raw) -> bool:
-        """Return whether a notification comes from a subscription that was replaced. Its successor reports the same."""
+        """Return whether a notification comes from an old subscription, so that it can be ignored: the subscription that
+        replaced the old one reports the same event.
+        """
         link = self.link
         listener_id = find_subscription_id(params) if link.modern else None
         return listener_id is not None and 0 < listener_id <= link.last_id and listener_id not in link.in_flight

@@ -68,7 +68,7 @@ class RoomConnection(Struct, frozen=True, kw_only=True):
 
 
 class RemovedParticipant(Struct, frozen=True, kw_only=True):
-    """A participant that an admin removed. It cannot join the room until an admin promotes or demotes it.
+    """A participant that an admin removed. It cannot join the room again until an admin gives it a privilege.
 
     Members:
         participantId: Who.

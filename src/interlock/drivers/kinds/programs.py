@@ -114,8 +114,9 @@ def resolve_inside(path: str, installation: Installation) -> Path:
 
 
 class NpmKind(ServerKind[NpmServer]):
-    """Kind of servers that are npm packages. With the setting `npx`, the program npx fetches the fixed version at every
-    start.
+    """The way to install and start servers that are npm packages.
+
+    With the setting `npx`, the program npx fetches the pinned version at every start instead.
     """
 
     def implied_methods(self, server: NpmServer) -> tuple[Install, ...]:

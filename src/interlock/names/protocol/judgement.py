@@ -258,8 +258,8 @@ class Specification:
         return self._pair
 
     def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
-        """Return whether both schemas are the same JSON as those of this revision, regardless of the order of members.
-        This is the fastest way to find that a tool is identical.
+        """Return whether the schemas of a tool are equal JSON to the registered ones, regardless of the order of members.
+        This is the fastest way to find that a tool keeps to the specification.
         """
         wanted, promised = self.revision.argument_schema, self.revision.return_schema
         return _is_same_text(argument, wanted) and _is_same_text(NO_SCHEMA if returned is None else returned, promised)
