@@ -275,7 +275,7 @@ class _Statements(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class _LinkItemsBuilder:
-    """A builder of the tools, prompts and resources that clients see of one server, made from the lists of the server."""
+    """A builder of what clients see of one server: tools, prompts and resources, made from the server's own lists."""
 
     link: Link
     plan: Plan

@@ -380,8 +380,8 @@ class ServerNotifications(LinkPart):
             link.events.tasks.on_task_progress(link, token, params)
 
     def _is_replaced(self, params: Raw) -> bool:
-        """Return whether a notification comes from an old subscription, so that it can be ignored: the subscription that
-        replaced the old one reports the same event.
+        """Return whether a notification comes from an old subscription, so that it can be ignored. The subscription
+        that replaced the old one reports the same event.
         """
         link = self.link
         listener_id = find_subscription_id(params) if link.modern else None

@@ -207,8 +207,8 @@ class NotTranslatable(Exception):
 
 @dataclass
 class Translator:
-    """Translator of one server entry from the configuration file of another MCP client to that of Interlock. It collects
-    notes for the user in `notes`, and secrets in `secrets`.
+    """Translator of one server entry from the configuration file of another MCP client to Interlock's own form. It
+    collects notes for the user in `notes`, and secrets in `secrets`.
     """
 
     entry: ServerEntry

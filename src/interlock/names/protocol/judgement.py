@@ -258,7 +258,7 @@ class Specification:
         return self._pair
 
     def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
-        """Return whether the schemas of a tool are equal JSON to the registered ones, regardless of the order of members.
+        """Return whether the schemas of a tool equal the registered ones as JSON, regardless of the order of members.
         This is the fastest way to find that a tool keeps to the specification.
         """
         wanted, promised = self.revision.argument_schema, self.revision.return_schema

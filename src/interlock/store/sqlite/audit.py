@@ -138,8 +138,8 @@ class SqliteAudit(SqliteAuditReader):
         return await self.run(self._give_up, sqlite.int64(sequence))
 
     def _open(self) -> None:
-        """Open the file of the log, and the file of its head. The head says which record is the last. An empty log gets a
-        head too, so that a missing head always means damage.
+        """Open the file of the log, and the file of its head. The head says which record is the last. An empty log gets
+        a head too, so that a missing head always means damage.
         """
         if self.file.is_open:
             return
