@@ -86,9 +86,10 @@ class RoomCaller(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SocketTicket(msgspec.Struct, frozen=True):
-    """A ticket for one WebSocket. It names the caller, the room, the origin and the expiry."""
+    """A ticket for one WebSocket. It names the caller, its credential, the room, the origin and the expiry."""
 
     caller: RoomCaller
+    credential: bytes | None
     topic: str
     origin: bytes | None
     ends: float
@@ -154,14 +155,16 @@ class RoomsEndpoint:
         head = Head(scope.get("method", "GET").encode(), scope["path"].encode(), list(scope["headers"]), False, True)
         if (stranger := self._inspector.stranger(head)) is not None:
             return stranger
+        peer = address_of(scope["client"][0] if scope.get("client") else None)
         if "ticket" in query and scope["type"] == "websocket":
             # A ticket is redeemed once, in time, for one topic and one origin (X-5.2-3).
             issued = self._tickets.pop(query["ticket"], None)
             if issued is None or issued.ends < self._clock.now():
                 return _BAD_TICKET
-            is_same = (issued.topic, issued.origin) == (query.get("topic"), head.headers.get(b"origin"))
-            return issued.caller if is_same else _BAD_TICKET
-        credential, peer = head.credential, address_of(scope["client"][0] if scope.get("client") else None)
+            if (issued.topic, issued.origin) != (query.get("topic"), head.headers.get(b"origin")):
+                return _BAD_TICKET
+            return await self._redeem(issued, source_of(peer))
+        credential = head.credential
         if credential is None:
             shown = find_client_certificate(self._certificates, self._proxies, scope, head)
             name = shown.principal if isinstance(shown, ClientCertificate) else None
@@ -169,6 +172,22 @@ class RoomsEndpoint:
                 return RoomCaller(principal=name, certificate=shown)
             local = peer is not None and is_loopback(peer) and PROXY_HEADERS.isdisjoint(head.headers)
             return RoomCaller(principal="local") if local and self._plan.auth.anonymous != "never" else _UNAUTHORISED
+        return await self._identify(credential, source_of(peer))
+
+    async def _redeem(self, issued: SocketTicket, source: str) -> RoomCaller | HttpRefusal:
+        """Return the caller of a ticket, if the credential with which it was fetched is still valid (X-5.2-3)."""
+        if issued.credential is not None:
+            caller = await self._identify(issued.credential, source)
+            return caller if isinstance(caller, RoomCaller) else _BAD_TICKET
+        certificate = issued.caller.certificate
+        if certificate is not None and not (self._certificates and self._certificates.stands(certificate)):
+            return _BAD_TICKET
+        return issued.caller
+
+    async def _identify(self, credential: bytes, source: str) -> RoomCaller | HttpRefusal:
+        """Return the caller that an Authorization header identifies, or a refusal. `source` is where the request came
+        from.
+        """
         record = self._tokens.room(credential)
         if record is not None and record.room is not None:
             return RoomCaller(
@@ -182,7 +201,7 @@ class RoomsEndpoint:
             return RoomCaller(principal=client.name)
         if self._bearers is None:
             return _UNKNOWN_TOKEN
-        vouched = await self._bearers.admit(credential, source_of(peer))
+        vouched = await self._bearers.admit(credential, source)
         return vouched if isinstance(vouched, HttpRefusal) else RoomCaller(principal=vouched.name)
 
     async def _join(self, caller: RoomCaller, topic: str | None) -> Admission | HttpRefusal:
@@ -305,8 +324,9 @@ class RoomsEndpoint:
         if own >= TICKETS_EACH_MAX or len(self._tickets) >= TICKETS_MAX:
             return HttpRefusal("rate_limited", "too many tickets wait to be used", headers=b"retry-after: 30\r\n")
         ticket = secrets.token_urlsafe(32)
-        origin = next((value for name, value in scope["headers"] if name == b"origin"), None)
-        self._tickets[ticket] = SocketTicket(caller, topic, origin, now + TICKET_S)
+        headers = dict(scope["headers"])
+        origin, credential = headers.get(b"origin"), headers.get(b"authorization")
+        self._tickets[ticket] = SocketTicket(caller, credential, topic, origin, now + TICKET_S)
         return {"ticket": ticket, "expires_in": int(TICKET_S)}
 
     async def _read_room(
@@ -529,7 +549,7 @@ _UNKNOWN_TOKEN: Final = msgspec.structs.replace(  # which of them is not for its
 )
 _BAD_TICKET: Final = msgspec.structs.replace(
     _UNAUTHORISED,
-    message=f"this ticket is unknown, used, older than {TICKET_S:g} s, or for another room or origin;"
+    message=f"this ticket is unknown, used, older than {TICKET_S:g} s, for another room or origin, or its token ended;"
     " POST /v0/ws-ticket gives another",
 )
 _REMOVED: Final = HttpRefusal("removed", REMOVED_HINT)  # X-5.1-6

@@ -443,6 +443,14 @@ async def test_a_browser_comes_in_by_a_ticket_once(node: RunningNode) -> None:
     status, told = ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "garden"})
     assert await refused("garden", told["ticket"], Origin=f"http://{node.host}:{node.port}") == 401  # asked without
     used.append(told["ticket"])
+    status, told = ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "garden"})
+    leaver = token(node, "leaver")
+    status, ended = ask(node, "/v0/ws-ticket", leaver, "POST", {"topic": "garden"})
+    assert (status, node.cli("access", "revoke", "leaver").returncode) == (200, 0)
+    assert await refused("garden", ended["ticket"]) == 401  # the ticket ended with its token
+    used.append(ended["ticket"])
+    again = await Bare.join(node, "garden", None, ticket=told["ticket"])
+    await again.leave()
     assert ask(node, "/v0/ws-ticket", bearer, "POST", {"topic": "small"})[0] == 403
     assert ask(node, "/v0/ws-ticket", bearer, "POST", [])[0] == 400
     await page.leave()

@@ -66,4 +66,4 @@ async def test_a_ticket_that_is_no_longer_valid_is_refused_by_name(node: Running
     with pytest.raises(InvalidStatus) as turned:
         await Bare.join(node, "garden", None, ticket="none")
     assert turned.value.response.status_code == 401
-    assert b"this ticket is unknown, used, older than 30 s, or for another room" in turned.value.response.body
+    assert b"this ticket is unknown, used, older than 30 s, for another room" in turned.value.response.body
