@@ -246,7 +246,9 @@ class RoomsEndpoint:
             settled = self._rooms.determine_privilege(room, id, joined.principal, caller.privilege)
             privilege, v0 = settled.privilege, room.settings.v0_clients
             protocol = joined.options.protocol or room.settings.undeclared_protocol
-            if protocol == V0 and v0 in ("full", "restricted") and settled.origin != "grant":
+            # X-6.3-6: `full` lifts neither what a token says nor the mode `restricted`.
+            may_lift = settled.origin != "token" and room.settings.mode != "restricted"
+            if protocol == V0 and settled.origin != "grant" and (v0 == "restricted" or (v0 == "full" and may_lift)):
                 privilege = Privilege(v0)
             who = msgspec.structs.replace(joined.who, privilege=privilege)
             joined = msgspec.structs.replace(joined, who=who, source=settled.origin, is_observed=settled.is_observed)

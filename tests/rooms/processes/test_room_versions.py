@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Iterator
 
 import pytest
+from tests.rooms.mcp_client import client_token
 from tests.rooms.participant import CALL, Bare, joined, names, token
 from tests.support.node_process import RunningNode, running_node
 from websockets.exceptions import InvalidStatus
@@ -23,6 +24,13 @@ v0_clients = "refuse"
 [[room]]
 topic = "trusts-v0"
 v0_clients = "full"
+members = ["client:*"]
+
+[[room]]
+topic = "trusts-nobody"
+mode = "restricted"
+v0_clients = "full"
+members = ["client:*"]
 
 [[room]]
 topic = "doubts-v0"
@@ -75,9 +83,15 @@ async def test_a_client_of_v0_talks_with_a_client_of_v01(node: RunningNode) -> N
     assert {envelope["kind"] for envelope in old.heard} == {"mcp", "presence", "system"}
     assert {envelope["protocol"] for envelope in new.heard} == {"mcpx/v0.1"}
     await old.leave()
-    for topic, given, wanted in (("trusts-v0", "restricted", "full"), ("doubts-v0", "full", "restricted")):
+    by_client = client_token(node, "v0-client")
+    for topic, given, secret, wanted in (
+        ("trusts-v0", "restricted", by_client, "full"),
+        ("trusts-v0", "restricted", token(node, old_id, "trusts-v0"), "restricted"),
+        ("trusts-nobody", "restricted", by_client, "restricted"),
+        ("doubts-v0", "full", token(node, old_id, "doubts-v0", "full"), "restricted"),
+    ):
         for protocol, privilege in (("mcp-x/v0", wanted), ("mcpx/v0.1", given)):
-            participant = await Bare.join(node, topic, token(node, old_id, topic, given), protocol=protocol)
+            participant = await Bare.join(node, topic, secret, protocol=protocol)
             await participant.next()
             connections = node.admin(f"/admin/rooms/{topic}/connections")["connections"]
             assert [shown["privilege"] for shown in connections] == [privilege]

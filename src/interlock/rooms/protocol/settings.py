@@ -55,7 +55,8 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
         presence_heartbeat_s: How often the room is told of each participant that it is there; 0 is never.
         connections_per_participant: How many connections a participant may have; one more replaces the oldest.
         violation_notice: Whether the room is told of refused calls.
-        v0_clients: What clients of MCPx v0 are: as everyone else, always restricted, always full, or refused.
+        v0_clients: What clients of MCPx v0 are: as everyone else, always restricted, full unless their token or the
+            mode restricts them, or refused.
         undeclared_protocol: What a connection speaks that does not say ?protocol=.
     """
 
