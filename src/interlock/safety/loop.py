@@ -188,9 +188,6 @@ class SafetyLoop(DecisionReceiver):
             raise OperationFailed(errors.invalid_value("element_name", "1 to 100 visible characters are needed"))
         owner, agent = self._identify(caller, name)
         await self._refuse_blocked(agent)
-        if self.is_enforcing and not self.policies.is_declared(agent):  # AQL-8.8.3-5
-            for block in self.blocks.of_principal(owner[0]):  # another name would be a way around it (8.8.3)
-                raise OperationFailed(await self._blocked(block))
         if self.is_enforcing and not self.has_channel(name):  # AQL-8.8.2-3
             detail = "no channel could show a verification code to an operator: interlock status says who may approve"
             raise OperationFailed(errors.permission_denied("no_verification_channel", detail=detail))
@@ -605,9 +602,19 @@ class SafetyLoop(DecisionReceiver):
             if approval is None or approval.status not in (Status.PENDING, Status.APPROVED, Status.USED, Status.DONE):
                 execution.is_refused = self._end(execution, _S.CANCELLED, "The start was not approved in time.")
 
-    async def _refuse_blocked(self, agent: AgentKey, *, is_report: bool = False) -> None:
-        """Raise OperationFailed if the agent is blocked and the loop is enforcing."""
+    def find_block(self, agent: AgentKey) -> Block | None:
+        """Return the block that stops an agent, or None. It is the agent's own or, unless the configuration declares
+        the agent, that of any other agent of its client.
+        """
         block = self.blocks.find(agent)
+        if block is None and not self.policies.is_declared(agent):
+            # AQL-8.8.3-5: another name, whether started before or after the block, would be a way around it.
+            block = next(iter(self.blocks.of_principal(agent.principal)), None)
+        return block
+
+    async def _refuse_blocked(self, agent: AgentKey, *, is_report: bool = False) -> None:
+        """Raise OperationFailed if a block stops the agent and the loop is enforcing."""
+        block = self.find_block(agent)
         if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
             raise OperationFailed(await self._blocked(block, is_report=is_report))
 

@@ -79,9 +79,10 @@ class AgentCheck:
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
         loop = self.loop
+        running = [execution.agent for execution in loop.executions.live() if execution.principal == caller.name]
         if not loop.is_enforcing:
             verdict, reason = "pass", f"the loop is {loop.plan.mode}"
-        elif any(execution.agent.principal == caller.name for execution in loop.executions.live()):
+        elif any(loop.find_block(agent) is None for agent in running):
             verdict, reason = "later", "inside an execution: it passes if it was reported"
         elif loop.blocks.of_principal(caller.name):
             verdict, reason = "refuse", "agent_blocked"
@@ -104,7 +105,7 @@ class AgentCheck:
         for execution in mine:
             if execution.pause is not None:  # AQL-8.6.4-3
                 continue
-            if loop.blocks.find(execution.agent) is not None:  # AQL-8.6.4-5
+            if loop.find_block(execution.agent) is not None:  # AQL-8.6.4-5, AQL-8.8.3-5
                 continue
             for grant in execution.grants:
                 if not grant.may(call, names):  # AQL-8.6.2-1
@@ -189,7 +190,7 @@ class AgentCheck:
 
     def _refuse(self, call: Call, mine: list[Execution], principal: str) -> Refusal | None:
         loop = self.loop
-        blocked = [block for each in mine if (block := loop.blocks.find(each.agent)) is not None]
+        blocked = [block for each in mine if (block := loop.find_block(each.agent)) is not None]
         if not mine and principal != LOCAL:
             blocked = loop.blocks.of_principal(principal)
         if not mine and not blocked:

@@ -491,7 +491,7 @@ async def test_one_live_execution_per_agent(here: AgentNode) -> None:
 
 @pytest.mark.req("AQL-X-3", "AQL-8.6.2-1")
 async def test_agents_never_use_each_others_grants(here: AgentNode) -> None:
-    one, two = here.agent("client:pair", "one"), here.agent("client:pair", "two")
+    one, two = here.agent("client:pair", "other"), here.agent("client:pair", "two")
     await one.start()
     await two.start()
     await one.directive(LOOK)
@@ -501,7 +501,7 @@ async def test_agents_never_use_each_others_grants(here: AgentNode) -> None:
     await two.passes("plant.nudge")
     assert (await two.directive("drop_table users"))["stopped"] is True
     assert "danger_zone" in types(await one.directive(LOOK))
-    await one.passes()  # the block stops the agent that earned it and no other
+    await one.passes()  # the block stops no agent that the operator has declared
     assert await two.refusal() == "agent_blocked"
 
 

@@ -56,6 +56,23 @@ def executions_on_disk(node: RunningNode) -> int:
         return int(store.execute("SELECT count(*) FROM kv WHERE bucket = 'executions'").fetchone()[0])
 
 
+@pytest.mark.req("AQL-8.8.3-5")
+def test_a_block_reaches_agents_of_the_same_client_that_were_started_before(tmp_path: Path) -> None:
+    servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}
+    safety = (
+        '[safety]\nmode = "enforcing"\npreapproved = true\n[approvals]\nchannels = ["command"]\ncommand = "/bin/true"\n'
+    )
+    with running_node(tmp_path, servers, safety) as node:
+        agent = Agent(node, str(node.admin("/admin/tokens", "POST", {"name": "laptop", "for": "client"})["token"]))
+        for name in ("helper", "coder"):
+            assert agent.do("execute_agent", element_name=name)["data"]["status"] == "running"
+        assert agent.step("helper", LOOK)["data"]["autonomy"]["continue"] is True
+        assert agent.step("coder", "drop_table users")["data"]["autonomy"]["stopped"] is True
+        called = agent.call("/mcp/flat", "plant.look", {})
+        assert (called["error"]["code"], called["error"]["data"]["reason"]) == (32150, "agent_blocked")
+        assert agent.step("helper", LOOK)["error"]["details"]["reason"] == "agent_blocked"
+
+
 @pytest.mark.req("AQL-X-9", "AQL-8.8.3-3")
 def test_a_block_survives_a_kill_and_only_an_operator_with_a_key_sees_the_code(tmp_path: Path) -> None:
     home, stranger = tmp_path / "home", tmp_path / "stranger"

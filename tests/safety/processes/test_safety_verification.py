@@ -253,6 +253,25 @@ async def test_another_name_is_no_way_around_a_block(here: AgentNode) -> None:
     await here.agent("client:v6-other", "coder").start()
 
 
+@pytest.mark.req("AQL-8.8.3-5")
+async def test_an_agent_that_was_started_before_the_block_is_no_way_around_it(here: AgentNode) -> None:
+    earlier, declared = here.agent("client:v6b", "helper"), here.agent("client:v6b", "declared")
+    other = here.agent("client:v6b-other", "helper")
+    for agent, tool in ((earlier, "plant.look"), (declared, "plant.nudge"), (other, "plant.look")):
+        await agent.start()
+        await agent.directive(f"calling {tool} with care")
+    _, id = await blocked(here, "client:v6b")
+    assert await earlier.refusal() == "agent_blocked"  # although it was reported before
+    for work in (earlier.report(LOOK), earlier.complete(), earlier.abort()):
+        refused = await failed(work)
+        assert refused.details is not None
+        assert (refused.details["reason"], refused.details["verification_id"]) == ("agent_blocked", id)
+    await declared.passes("plant.nudge")
+    await other.passes()
+    assert (await earlier.verify(id, here.shown(id)))["verified"] is True
+    await earlier.passes()
+
+
 @pytest.mark.req("AQL-8.7.3-7", "AQL-8.8.1-2", "AQL-8.7.3-8", "AQL-8.8.2-4")
 async def test_every_running_agent_learns_of_a_block_and_of_nothing_else(
     here: AgentNode, monkeypatch: pytest.MonkeyPatch
