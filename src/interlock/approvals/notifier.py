@@ -19,11 +19,13 @@ import hmac
 import logging
 import os
 import ssl
+import stat
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from html import escape
+from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
@@ -49,6 +51,15 @@ _DESKTOP: Final = ("DISPLAY", "WAYLAND_DISPLAY", "DBUS_SESSION_BUS_ADDRESS", "XD
 _TITLE: Final = "Interlock: a decision waits"
 _APPLE_SCRIPT: Final = ("on run argv", "display notification (item 2 of argv) with title (item 1 of argv)", "end run")
 
+# Where a program is looked up that may be given a code, and the users who may own it. Windows has no such owners.
+PROGRAM_FOLDERS: Final = ("/usr/bin", "/bin", "/usr/sbin", "/sbin", "/usr/local/bin")
+SYSTEM_OWNERS: Final = (0,)
+_NOT_OF_SYSTEM: Final = (
+    "the program must be given by its path or be in a folder of the system, and it, the files in its arguments and all "
+    "folders above them must belong to root and be writable by no one else"
+)
+
+log = logging.getLogger("interlock.approvals")
 _encode = msgspec.json.Encoder().encode
 
 
@@ -90,7 +101,12 @@ class CommandChannel(Channel):
     command: Sequence[str]
 
     async def send(self, notice: Notice) -> None:
-        await _run(self.command, _encode(notice) + b"\n")
+        # AX-11.N-4: the code goes only to a program that the user of the node cannot replace
+        path = find_code_program(self.command) if notice.code is not None else None
+        if notice.code is not None and path is None:
+            log.warning("no code is sent to %s: %s", self.command[0], _NOT_OF_SYSTEM)
+            notice = msgspec.structs.replace(notice, code=None)
+        await _run(self.command, _encode(notice) + b"\n", path=path)
 
 
 @dataclass(eq=False)
@@ -114,7 +130,11 @@ class DesktopChannel(Channel):
             quoted = text.replace("\\", "").replace('"', "")
             argv = ["osascript", "-"]
             text = f'display dialog "{quoted}" buttons {{"OK"}} giving up after {DIALOG_S}\n'
-        await _run(argv, text.encode(), DIALOG_S + COMMAND_S)
+        # AX-11.N-4: likewise
+        path = find_code_program(argv)
+        if path is None:
+            raise ChannelFailed(f"no code is shown with {argv[0]}: {_NOT_OF_SYSTEM}")
+        await _run(argv, text.encode(), DIALOG_S + COMMAND_S, path)
 
 
 class WebhookChannel(Channel):
@@ -205,12 +225,41 @@ class MailChannel(Channel):
             raise ChannelFailed(f"the mail server {self._host} does not take it: {why}") from None
 
 
-async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S) -> None:
-    """Run a command without a shell and with a minimal environment."""
+def find_code_program(command: Sequence[str]) -> str | None:
+    """Return the path of a command's program if it may be given a verification code, or None.
+
+    The program, and every file that its arguments name, must belong to root, and so must all folders above them. An
+    agent with a shell could replace any other program and read its own code. A name without a folder is looked up in
+    the system's folders alone, because PATH may begin with a folder of the user.
+    """
+    name = command[0]
+    folders = ("",) if Path(name).is_absolute() else PROGRAM_FOLDERS if os.sep not in name else ()
+    paths = (str(Path(folder, name)) for folder in folders)
+    files = [each for each in command[1:] if Path(each).is_absolute() and Path(each).exists()]
+    for path in paths:
+        if os.access(path, os.X_OK) and all(map(_is_of_system, (path, *files))):
+            return path
+    return None
+
+
+def _is_of_system(path: str) -> bool:
+    """Return whether only root can replace a file: it and all folders above it belong to root, links included."""
+    for each in {Path(path), Path(path).resolve()}:
+        for place in (each, *each.parents):
+            status = place.lstat()
+            is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(status.st_mode)
+            # In a folder with the sticky bit, such as /tmp, no other user can replace a file of root.
+            if status.st_uid not in SYSTEM_OWNERS or (is_shared and not status.st_mode & stat.S_ISVTX):
+                return False
+    return True
+
+
+async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S, path: str | None = None) -> None:
+    """Run a command without a shell and with a minimal environment. `path` is its program, if that is known."""
     declared = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
     try:
         env = child_environment(declared, os.environ)
-        path = program(command, env, None)
+        path = path or program(command, env, None)
         pipe, null = asyncio.subprocess.PIPE, asyncio.subprocess.DEVNULL
         process = await asyncio.create_subprocess_exec(
             path, *command[1:], env=env, stdin=pipe, stdout=null, stderr=null, start_new_session=True
@@ -230,8 +279,6 @@ async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S)
     if process.returncode:
         raise ChannelFailed(f"{command[0]} ended with exit code {process.returncode}")
 
-
-log = logging.getLogger("interlock.approvals")
 
 WAITING_MAX: Final = 100  # notices per channel; the oldest is dropped for a newer one
 TRIES: Final = 3

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import os
 import stat
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -52,6 +53,8 @@ async def test_every_channel_brings_the_code_to_operators_and_none_to_the_agent(
     script(bin, "zenity", said["os_dialog"])
     command = script(bin, "tell", said["command"])
     monkeypatch.setenv("PATH", f"{bin}:/usr/bin:/bin")
+    monkeypatch.setattr(notifier, "PROGRAM_FOLDERS", (str(bin),))
+    monkeypatch.setattr(notifier, "SYSTEM_OWNERS", (0, os.getuid()))
     data = tmp_path / "node"
     async with mailbox() as (box, mail), hook(204) as (posts, url):
         channels = (

@@ -24,6 +24,7 @@ from tests.servers.minting import mint
 from tests.support.node_with_clock import AheadClock
 
 from interlock.approvals import inbox as inbox_module
+from interlock.approvals import notifier
 from interlock.approvals.api import RevealCode
 from interlock.approvals.notifier import DesktopChannel, Notice
 from interlock.approvals.protocol.approval import Status
@@ -657,6 +658,8 @@ async def test_channels_bring_the_code_to_operators_and_not_in_arguments(
     script.write_text(f'#!/bin/sh\necho "$@" > {argv}\ncat > {said}\n')
     script.chmod(0o700)
     channel = f'[approvals]\nchannels = ["command"]\ncommand = ["{script}"]\n'
+    monkeypatch.setattr(notifier, "PROGRAM_FOLDERS", (str(tmp_path),))
+    monkeypatch.setattr(notifier, "SYSTEM_OWNERS", (0, os.getuid()))
     async with agent_node(tmp_path, channel + ENFORCING, anchored="") as here:
         agent, id = await blocked(here, "client:channel")
         await here.until(lambda: said.exists() and said.read_text().endswith("\n"))
