@@ -81,7 +81,7 @@ from interlock.node.server_links import NodeLinkEvents, Servers
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.rooms.proposals import ProposalTracker
-from interlock.safety.agents import Blocks, Policies
+from interlock.safety.agents import Blocks, Policies, StepCounts
 from interlock.safety.challenges import TOOL_PREFIX, Challenges
 from interlock.safety.codes import Attempts, Codes
 from interlock.safety.executions import CallableNames, Executions
@@ -210,6 +210,7 @@ class SafetyParts:
             policies=Policies(plan.safety),
             clock=clock,
             blocks=Blocks(kv, clock),
+            step_counts=StepCounts(kv, clock, plan.aql.execution_keep_s),
             executions=Executions(stores.local.kv, clock, plan.aql.execution_keep_s),
             challenges=challenges,
             names=CallableNames(live, names.find_name, names.lifted_names),

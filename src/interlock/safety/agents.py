@@ -1,4 +1,4 @@
-"""Agents: their identity, what each may do without approval, and which agents are blocked.
+"""Agents: their identity, what each may do without approval, how many steps it took, and which agents are blocked.
 
 A block applies to the agent, not to one execution. It is on disk before the agent is informed, and only a person can
 lift it. The client chooses the name of an agent, so a name is unique only within a principal, and names that look alike
@@ -6,6 +6,7 @@ refer to the same agent.
 """
 
 import hashlib
+import logging
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -14,9 +15,12 @@ import msgspec
 from interlock.config.plan import AgentPlan, SafetyPlan
 from interlock.core.clock import Clock
 from interlock.safety.protocol.evaluation import AutonomyPolicy, CompiledPolicy, normalise
-from interlock.store.ports import Change, Damaged, KeyValue
+from interlock.store.ports import Change, Damaged, KeyValue, StoreError
+
+log = logging.getLogger("interlock.safety")
 
 BUCKET: Final = "agent-blocks"
+STEPS: Final = "agent-steps"
 NAME_CHARS_MAX: Final = 100
 _STAGES: Final = {"outcome": 2, "patterns": 3, "risk": 4, "tolerance": 5}
 
@@ -55,6 +59,15 @@ class Policies:
     def is_declared(self, agent: AgentKey) -> bool:
         return agent.name in self._own
 
+    def counted_as(self, agent: AgentKey) -> AgentKey:
+        """Return the key under which the steps of an agent are counted.
+
+        Agents that start without a person, and that the configuration does not name, share one for their client, so
+        that another name is no way around the step limit.
+        """
+        is_shared = self._general.policy.preapproved and not self.is_declared(agent)
+        return AgentKey(agent.principal, "") if is_shared else agent
+
 
 def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
     """Return the policy of one agent, combined from the general settings and the settings of this agent.
@@ -75,6 +88,71 @@ def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:
             preapproved=plan.preapproved if preapproved is None else preapproved,
         )
     )
+
+
+class StepCount(msgspec.Struct, frozen=True, kw_only=True):
+    count: int
+    until: float
+
+
+@dataclass(eq=False)
+class StepCounts:
+    """The steps that each agent took since a person last agreed that it goes on, in all of its executions.
+
+    Counts are kept in memory, and written to the store within a second. A count is over when the agent took no step for
+    `keep_s` seconds.
+    """
+
+    kv: KeyValue
+    clock: Clock
+    keep_s: float
+    _by_agent: dict[str, StepCount] = field(default_factory=dict, init=False)
+    _changed: set[str] = field(default_factory=set, init=False)
+
+    async def open(self) -> None:
+        """Load the counts from the store. Raise Damaged if one cannot be read, because it would begin again."""
+        for entry in await self.kv.entries(STEPS, self.clock.wall()):
+            try:
+                self._by_agent[entry.key] = msgspec.json.decode(entry.value, type=StepCount)
+            except msgspec.DecodeError:
+                what = f"the step count of an agent ({entry.key[:12]})"
+                raise Damaged(f"{what} cannot be read; put a backup of the store in its place") from None
+
+    def take_change(self, change: Change) -> None:
+        """Apply a count that another replica wrote."""
+        if change.entry is not None:
+            self._by_agent[change.key] = msgspec.json.decode(change.entry.value, type=StepCount)
+        else:
+            self._by_agent.pop(change.key, None)
+
+    def find(self, agent: AgentKey) -> int:
+        counted = self._by_agent.get(agent.stored)
+        return counted.count if counted is not None and self.clock.wall() < counted.until else 0
+
+    def add(self, agent: AgentKey) -> None:
+        counted = StepCount(count=self.find(agent) + 1, until=self.clock.wall() + self.keep_s)
+        self._by_agent[agent.stored] = counted
+        self._changed.add(agent.stored)
+
+    def begin_again(self, agent: AgentKey) -> None:
+        if self._by_agent.pop(agent.stored, None) is not None:
+            self._changed.add(agent.stored)
+
+    async def flush(self) -> None:
+        """Write the changed counts to the store. What cannot be written is tried again at the next flush."""
+        for key in list(self._changed):
+            self._changed.discard(key)
+            counted = self._by_agent.get(key)
+            try:
+                if counted is None:
+                    await self.kv.delete(STEPS, key)
+                else:
+                    now = self.clock.wall()
+                    await self.kv.put(STEPS, key, msgspec.json.encode(counted), now, ttl_s=self.keep_s)
+            except StoreError as refused:
+                log.warning("the step count of an agent cannot be written: %s; tried again", refused)
+                self._changed.add(key)
+                return
 
 
 class Block(msgspec.Struct, frozen=True, kw_only=True):

@@ -345,7 +345,6 @@ class Execution:
         self.is_refused = False  # its start was denied, or not approved in time
         self.start_id: str | None = None  # of the approval of its start
         self.steps = 0  # reported
-        self.counted = 0  # of them, since a person last agreed that it goes on
         self.pause: Pause | None = None
         self.grants: list[StepGrant] = []
         self.held = HeldOperations()

@@ -36,7 +36,7 @@ from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
-from interlock.safety.agents import AgentKey, Block, Blocks, Policies, agent_key, is_agent_name
+from interlock.safety.agents import AgentKey, Block, Blocks, Policies, StepCounts, agent_key, is_agent_name
 from interlock.safety.challenges import Challenges
 from interlock.safety.executions import (
     FLUSH_S,
@@ -103,6 +103,7 @@ class SafetyLoop(DecisionReceiver):
     policies: Policies
     clock: Clock
     blocks: Blocks
+    step_counts: StepCounts
     executions: Executions
     challenges: Challenges
     names: CallableNames
@@ -135,6 +136,7 @@ class SafetyLoop(DecisionReceiver):
 
     async def open(self) -> None:
         await self.blocks.open()
+        await self.step_counts.open()
         await self.executions.open()
         await self.challenges.void_left_over(frozenset(block.challenge_id for block in self.blocks.all()))
         self._task = asyncio.get_running_loop().create_task(self._run(), name="safety")
@@ -147,6 +149,7 @@ class SafetyLoop(DecisionReceiver):
         for execution in self.executions.live():
             self._end(execution, _S.CANCELLED, "the node stopped")
         await self.executions.flush()
+        await self.step_counts.flush()
 
     def replan(self, plan: SafetyPlan) -> None:
         """Apply a changed plan, starting with the next step."""
@@ -172,6 +175,7 @@ class SafetyLoop(DecisionReceiver):
             await asyncio.sleep(FLUSH_S)
             self.fail_idle()
             await self.executions.flush()
+            await self.step_counts.flush()
 
     def fail_idle(self) -> None:
         before = self.clock.wall() - self.idle_s
@@ -200,6 +204,8 @@ class SafetyLoop(DecisionReceiver):
             execution = Execution(owner, name, now, caller if owner[1] else None)
             if not self.is_enforcing or self.policies.of(agent).policy.preapproved:
                 execution.move(_S.RUNNING, now)
+                if not self.is_enforcing:  # nobody is asked
+                    self.step_counts.begin_again(self.policies.counted_as(agent))
             else:
                 shown = {"parameters": params.get("parameters") or {}}
                 reason = "An agent asks to start. Approval lets it run; each of its steps is still judged."
@@ -335,13 +341,16 @@ class SafetyLoop(DecisionReceiver):
                 log.exception("an assessment of the agent %r failed; it is stopped", execution.name)
                 assessed.append(Assessment(is_stopped=True, reason="An assessment of this action failed."))
         outcome, score = params.get("outcome"), max((assessment.score for assessment in assessed), default=0.0)
-        evaluation = protocol.evaluate(policy, hint, steps=execution.counted, outcome=outcome, also=score)
+        counted_as = self.policies.counted_as(execution.agent)
+        steps = self.step_counts.find(counted_as)  # AQL-8.7.2-2
+        evaluation = protocol.evaluate(policy, hint, steps=steps, outcome=outcome, also=score)
         if evaluation.risk is not None and evaluation.risk.is_clamped:
             log.warning("a risk score of the agent %r is out of range and was brought into it", execution.name)
         for assessment in assessed:
             evaluation = evaluation.or_stopped(assessment.reason) if assessment.is_stopped else evaluation
         self.evaluations += 1
-        execution.counted += evaluation.is_counted
+        if evaluation.is_counted:
+            self.step_counts.add(counted_as)
         execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
         factors, is_enforcing = evaluation.factors, self.is_enforcing
         shown, grant = self._show_step(execution, evaluation, hint, caller, written)
@@ -524,6 +533,7 @@ class SafetyLoop(DecisionReceiver):
         elif execution is not None and approval.kind is Kind.START:
             if is_yes and execution.move(_S.RUNNING, self.clock.wall()):
                 self._tell(execution, "The start was approved.")
+                self.step_counts.begin_again(self.policies.counted_as(execution.agent))
                 self.executions.note(execution)
             elif not is_yes:
                 why = f"The start was denied{f': {reason}' if reason else '.'}"
@@ -562,7 +572,7 @@ class SafetyLoop(DecisionReceiver):
             return
         self._tell(execution, "The pause was lifted.")
         if pause.evaluation.stage == 1:  # AQL-8.7.2-2
-            execution.counted = 0
+            self.step_counts.begin_again(self.policies.counted_as(execution.agent))
             self._tell(execution, "The step counter begins again.")
         elif pause.grant is not None:
             execution.grants = [pause.grant]

@@ -47,6 +47,7 @@ class AgentParts(CapabilityParts):
 
         return {
             agents.BUCKET: take_block,
+            agents.STEPS: self._safety.loop.step_counts.take_change,
             codes.CHALLENGES: self._codes.take_change,
             codes.ATTEMPTS: self._safety.attempts.take_change,
         }

@@ -51,9 +51,17 @@ def run(node: RunningNode, home: Path, *words: str) -> subprocess.CompletedProce
     return node.cli(*words, "--json", env={**os.environ, "XDG_CONFIG_HOME": str(home)})
 
 
-def executions_on_disk(node: RunningNode) -> int:
+def entries_on_disk(node: RunningNode, bucket: str) -> list[bytes]:
     with contextlib.closing(sqlite3.connect(f"file:{node.data / 'store.db'}?mode=ro", uri=True)) as store:
-        return int(store.execute("SELECT count(*) FROM kv WHERE bucket = 'executions'").fetchone()[0])
+        return [bytes(row[0]) for row in store.execute("SELECT value FROM kv WHERE bucket = ?", (bucket,))]
+
+
+def make_key(home: Path) -> str:
+    """The configuration of an approver with a key in this home."""
+    words = [sys.executable, "-m", "interlock", "access", "key", "ada", "--no-passphrase", "--json"]
+    subprocess.run(words, env={**os.environ, "XDG_CONFIG_HOME": str(home)}, capture_output=True, check=True, timeout=30)
+    public = (home / "interlock" / "keys" / "ada.pub").read_text().strip()
+    return f'[[anchor]]\nname = "ada"\nkey = {json.dumps(public)}\napproves = ["*"]\n'
 
 
 @pytest.mark.req("AQL-8.8.3-5")
@@ -76,25 +84,15 @@ def test_a_block_reaches_agents_of_the_same_client_that_were_started_before(tmp_
 @pytest.mark.req("AQL-X-9", "AQL-8.8.3-3")
 def test_a_block_survives_a_kill_and_only_an_operator_with_a_key_sees_the_code(tmp_path: Path) -> None:
     home, stranger = tmp_path / "home", tmp_path / "stranger"
-    made = subprocess.run(
-        [sys.executable, "-m", "interlock", "access", "key", "ada", "--no-passphrase", "--json"],
-        env={**os.environ, "XDG_CONFIG_HOME": str(home)},
-        capture_output=True,
-        text=True,
-        check=True,
-        timeout=30,
-    )
-    public = (home / "interlock" / "keys" / "ada.pub").read_text().strip()
-    extra = f'[[anchor]]\nname = "ada"\nkey = {json.dumps(public)}\napproves = ["*"]\n{SAFETY}'
+    extra = make_key(home) + SAFETY
     servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}
-    assert made.returncode == 0
     with running_node(tmp_path, servers, extra, settings=SOON) as node:
         token = json.loads(run(node, home, "access", "token", "--for", "client", "--name", "laptop").stdout)["token"]
         agent = Agent(node, token)
         for name, status in (("waiting", "pending"), ("busy", "running"), ("coder", "running")):
             assert agent.do("execute_agent", element_name=name)["data"]["status"] == status
         assert len(json.loads(run(node, home, "agents", "list").stdout)["agents"]) == 3
-        wait_for(lambda: executions_on_disk(node) == 3)
+        wait_for(lambda: len(entries_on_disk(node, "executions")) == 3)
         stopped = agent.step("coder", "drop_table users")["data"]["autonomy"]
         node.process.kill()
         node.process.wait()
@@ -144,11 +142,7 @@ deny = ["plant.nudge", "rm -rf*"]
 @pytest.mark.req("AQL-X-17")
 def test_an_approved_step_permits_the_calls_that_were_shown_and_nothing_denied(tmp_path: Path) -> None:
     home, diary = tmp_path / "home", ActuatorLog(tmp_path / "diary.jsonl")
-    words = [sys.executable, "-m", "interlock", "access", "key", "ada", "--no-passphrase", "--json"]
-    subprocess.run(words, env={**os.environ, "XDG_CONFIG_HOME": str(home)}, capture_output=True, check=True, timeout=30)
-    public = (home / "interlock" / "keys" / "ada.pub").read_text().strip()
-    extra = f'[[anchor]]\nname = "ada"\nkey = {json.dumps(public)}\napproves = ["*"]\n{DENYING}'
-    with running_node(tmp_path, {"plant": actuator_table(diary)}, extra, settings=SOON) as node:
+    with running_node(tmp_path, {"plant": actuator_table(diary)}, make_key(home) + DENYING, settings=SOON) as node:
         node.wait_link("plant", {"state": "ready"})
 
         def approved(client: str, hint: str) -> tuple[Agent, Any]:
@@ -180,3 +174,34 @@ def test_an_approved_step_permits_the_calls_that_were_shown_and_nothing_denied(t
         assert reason(agent, "plant.look", args=["-rf", "/"], command="rm") == "paused"
         wait_for(lambda: node.admin("/admin/status")["safety"]["blocked"] == 2)
     assert [entry["tool"] for entry in diary.read()] == ["look"]
+
+
+@pytest.mark.req("AQL-8.7.2-2", "AQL-8.7.2-3")
+def test_the_step_limit_counts_for_the_agent_whatever_it_starts_again_or_is_called(tmp_path: Path) -> None:
+    home, hint = tmp_path / "home", "writing a note about the roses"
+    limited = '[safety]\nmode = "enforcing"\npreapproved = true\nmax_autonomous_steps = 3\n[safety.agents.named]\n'
+    servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}
+    extra = make_key(home) + limited
+    with running_node(tmp_path, servers, extra, settings=SOON) as node:
+        token = json.loads(run(node, home, "access", "token", "--for", "client", "--name", "laptop").stdout)["token"]
+        agent = Agent(node, token)
+
+        def left(name: str) -> Any:
+            """Of the steps of a new execution, after its first one."""
+            assert agent.do("execute_agent", element_name=name)["data"]["status"] == "running"
+            asked = agent.step(name, hint)["data"]["autonomy"]
+            agent.do("abort_execution", element_name=name)
+            assert asked["continue"] is (asked["stepsRemaining"] > 0 or "reason" not in asked)
+            return asked["stepsRemaining"] if asked["continue"] else asked["reason"]
+
+        assert [left("coder"), left("coder"), left("named")] == [2, 1, 2]
+        assert [left("other"), left("another")] == [0, "Step limit exceeded"]  # they share the count of their client
+        wait_for(lambda: sorted(json.loads(each)["count"] for each in entries_on_disk(node, "agent-steps")) == [1, 4])
+    with running_node(tmp_path, servers, extra, settings=SOON) as node:
+        agent = Agent(node, token)
+        assert [left("named"), left("coder")] == [1, "Step limit exceeded"]
+        agent.do("execute_agent", element_name="coder")
+        paused = agent.step("coder", hint)["data"]
+        assert run(node, home, "approve", paused["confirmation_id"], "--yes").returncode == 0
+        again = agent.step("coder", hint)["data"]["autonomy"]
+        assert (again["continue"], again["stepsRemaining"]) == (True, 2)
