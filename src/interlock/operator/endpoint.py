@@ -221,10 +221,14 @@ def refuse_unknown_parameters(request: Request, allowed: tuple[str, ...]) -> Non
 
 
 async def json_body(request: Request, shape: type[Shape]) -> Shape:
-    if media_type(request) != "application/json":
+    body = await _read_bounded(request)
+    if not body and "content-type" not in request.headers:
+        # X-10.3-1: without a body, every member has its default
+        body = b"{}"
+    elif media_type(request) != "application/json":
         raise refused_as(cases.UNSUPPORTED_MEDIA_TYPE, "send JSON with Content-Type: application/json")
     try:
-        return msgspec.json.decode(await _read_bounded(request), type=shape)
+        return msgspec.json.decode(body, type=shape)
     except msgspec.ValidationError as error:
         raise refused_as(cases.INVALID_BODY, str(error)) from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
