@@ -121,20 +121,31 @@ class Enrolments(DecisionReceiver):
         """Load the approvers. On the first start, enrol the anchors of the configuration. Apply approved enrolments
         that are not stored yet. Raise StoreError if the store fails.
         """
-        now = self._clock.wall()
-        for entry in await self._kv.entries(BUCKET, now):
+        for entry in await self._kv.entries(BUCKET, self._clock.wall()):
             self._take(entry)
-        if await self._kv.get(STATE, STARTED, now) is None:
-            for plan in self._anchors.configured:
-                if approves := plan.approves:
-                    name, identity, how = plan.name, self._anchors.identity(plan), "first_start"
-                    first = EnrolledApprover(name=name, identity=identity, approves=approves, at=now, how=how)
-                    await self._enrol(first)
-            await self._kv.put(STATE, STARTED, b"", now)
+        await self.enrol_first()
         self._believe()
         for approval in self._inbox.listed((Status.APPROVED,), Kind.ENROLMENT):
             await self.settle(approval)
         await self.ask()
+
+    async def enrol_first(self) -> tuple[str, ...]:
+        """Enrol the anchors of the configuration, unless this data folder was used before. Return their names.
+
+        `interlock init` does this before the first start, so that no one else can be the first in between. Raise
+        StoreError if the store fails.
+        """
+        now = self._clock.wall()
+        # AX-11.N-7: only once
+        if await self._kv.get(STATE, STARTED, now) is not None:
+            return ()
+        approvers = [plan for plan in self._anchors.configured if plan.approves]
+        for plan in approvers:
+            name, identity, how = plan.name, self._anchors.identity(plan), "first_start"
+            first = EnrolledApprover(name=name, identity=identity, approves=plan.approves, at=now, how=how)
+            await self._enrol(first)
+        await self._kv.put(STATE, STARTED, b"", now)
+        return tuple(plan.name for plan in approvers)
 
     async def close(self) -> None:
         """Do nothing: there is nothing to close."""

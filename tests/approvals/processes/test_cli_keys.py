@@ -320,7 +320,8 @@ def test_while_no_node_runs_a_key_is_revoked_in_its_store(inline: Inline, interl
             await store.close()
 
     assert asyncio.run(revoked()) == [thumbprint(read_key_untrusted(public)[0])]
-    (record,) = inline("audit", "export").lines
+    enrolled, record = inline("audit", "export").lines
+    assert json.loads(enrolled)["method"] == "approvers/enrol"
     assert (json.loads(record)["method"], json.loads(record)["keys"]) == ("keys/revoke", asyncio.run(revoked()))
     assert inline("access", "key", "ada", "--revoke").code == 0  # by the name of the anchor, once more
     assert inline("access", "key", "nobody", "--revoke").code == 1

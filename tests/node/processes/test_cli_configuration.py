@@ -35,6 +35,33 @@ def test_init_writes_a_file_that_check_finds_usable(interlock: Interlock) -> Non
     assert re.search(r"^interlock\.toml: usable, \d+ warnings?, 3 servers, ", checked.out, re.MULTILINE)
 
 
+@pytest.mark.req("AX-11.N-7")
+def test_a_key_that_init_makes_is_the_first_approver_and_one_added_before_the_first_start_is_not(
+    interlock: Interlock,
+) -> None:
+    made = interlock("init", "--key", "ada", "--json", INTERLOCK_PASSPHRASE="correct horse battery").json
+    assert made["enrolled"] == ["ada"]
+    eve = 'name = "eve"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
+    ada = f'name = "ada"\nkey = "{made["operator_key"]["key"]}"\napproves = ["*"]\n'
+    node = '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
+    (interlock.folder / "interlock.toml").write_text(f"{node}[[anchor]]\n{eve}[[anchor]]\n{ada}")
+    with interlock.start("serve", "--json") as running:
+        approvers = json.loads(running.next_line())["approvers"]
+    assert {each["name"]: each["approves"] for each in approvers} == {"eve": [], "ada": ["*"]}
+
+
+@pytest.mark.req("AX-11.N-7")
+def test_init_enrols_an_approver_that_the_file_names_and_says_that_no_one_is_one(
+    inline: Inline, tmp_path: Path
+) -> None:
+    done = inline("init", "--no-key")
+    assert "anyone who controls this account can become it" in done.out
+    key = 'name = "eve"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="\napproves = ["*"]\n'
+    (tmp_path / "interlock.toml").write_text(f"[[anchor]]\n{key}")
+    assert "eve may approve calls from the first start on" in inline("init").out
+    assert inline("init").code == 1
+
+
 def test_the_servers_of_init_run_in_sandboxes_where_the_machine_has_them(
     inline: Inline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -220,6 +220,15 @@ def test_a_node_without_an_approver_is_reported_and_init_makes_an_approver(place
     assert place.findings("approver") == []
 
 
+def test_a_client_of_agents_is_reported_until_an_approver_is_enrolled(place: Place) -> None:
+    (place.interlock.folder / ".claude.json").write_text("{}")
+    found = place.only("approver")
+    assert found["problem"] == "Claude Code can start agents on this machine, and no approver is enrolled"
+    assert found["command"] == "interlock init"
+    place.mend(found)
+    assert place.findings("approver") == []
+
+
 @pytest.mark.parametrize(
     "text",
     [

@@ -22,6 +22,7 @@ import msgspec
 import pytest
 from tests.support.node_process import wait_for
 
+from interlock.node.cli.init import FIRST_APPROVER
 from interlock.node.cli.tree import tree_lines
 from interlock.operator.api import Status
 
@@ -131,6 +132,10 @@ def checkout(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Checkout]:
         process.wait(20)
         reading.join()
         os.close(ours)
+
+
+def test_make_run_says_who_can_become_the_first_approver(checkout: Checkout) -> None:
+    wait_for(lambda: FIRST_APPROVER in " ".join(checkout.printed.split()), 10)
 
 
 def test_every_command_prints_what_the_readme_says_and_changes_no_tracked_file(checkout: Checkout) -> None:

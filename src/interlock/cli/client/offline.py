@@ -132,6 +132,45 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
     return run_stored(revoke())
 
 
+def enrol_stored(plan: Plan, folder: Path) -> tuple[str, ...]:
+    """Enrol the approvers of the configuration, unless that was done before. Return their names. Raise Refused if the
+    store or a key cannot be used.
+    """
+    from interlock.approvals.audit import ApprovalAudit
+    from interlock.approvals.enrolments import Enrolments
+    from interlock.approvals.inbox import ApprovalStore, Inbox
+    from interlock.approvals.trust.anchors import Anchors
+    from interlock.core.part import CannotStart
+
+    async def enrol() -> tuple[str, ...]:
+        clock, recorder = Clock(), _FolderRecorder(plan, folder)
+        store = build_shared_store(plan, folder)
+        anchors = Anchors(plan.anchors, clock)
+        try:
+            anchors.load()
+            async with opened(store):
+                inbox = Inbox(ApprovalStore(store.kv, clock, None), ApprovalAudit(recorder), clock, plan.approvals)
+                return await Enrolments(store.kv, inbox, anchors, recorder, clock).enrol_first()
+        except CannotStart as error:
+            raise Refused("key_unusable", str(error)) from None
+        finally:
+            await anchors.close()
+
+    return run_stored(enrol())
+
+
+def has_stored_approver(plan: Plan, folder: Path) -> bool:
+    """Return whether an approver is enrolled in a data folder. Raise Refused if the store cannot be used."""
+    from interlock.approvals.enrolments import BUCKET
+
+    async def read() -> bool:
+        store = build_shared_store(plan, folder)
+        async with opened(store):
+            return bool(await store.kv.entries(BUCKET, Clock().wall()))
+
+    return run_stored(read())
+
+
 class StoredAudit:
     """Reader of the audit log of a data folder. A running node may write to the log at the same time."""
 

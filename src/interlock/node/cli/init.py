@@ -11,11 +11,17 @@ from typing import Annotated, Any, Final
 import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
-from interlock.cli.command import Invocation, verb, verb_app
+from interlock.cli.command import Invocation, find_running_folder, verb, verb_app
 from interlock.cli.terminal.text import VARIABLE, as_typed, command_line
 from interlock.wire.refusal import Refused
 
 app = verb_app("Write a first configuration and make an operator's key.")
+
+# What is said wherever no one may approve yet.
+FIRST_APPROVER: Final = (
+    "Until an approver is enrolled, anyone who controls this account can become it, agents included"
+    " (in tmux or screen an agent can read the setup code)."
+)
 
 
 @verb(app, "init")
@@ -31,9 +37,10 @@ def init(
 ) -> None:
     """Write a first interlock.toml, and make your key.
 
-    Its servers need no account. With the key you approve calls that cannot be undone. An existing file is kept; if no
-    key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run writes
-    the file, the second run adds the passkey to it.
+    Its servers need no account. With the key you approve calls that cannot be undone. If no node has used the data
+    folder yet, the key is enrolled at once, so that no one else can be the first approver. An existing file is kept; if
+    no key in it may approve, yours is added. A passkey is made with the node running: with --passkey the first run
+    writes the file, the second run adds the passkey to it.
 
     Options:
         force: Overwrite an existing file.
@@ -70,13 +77,20 @@ def init(
         return
     if path.is_file() and not force:
         new_key = add_to(invocation, path, own_key)
-        if new_key is None:
+        invocation.config = str(path)
+        enrolled = _enrol_first(invocation)
+        if new_key is None and not enrolled:
             raise _already(path, by_variable=is_exported)
         if out.as_json:
-            out.json({"config": str(path.absolute()), "operator_key": new_key.as_json()})
+            key_made = new_key.as_json() if new_key is not None else None
+            out.json({"config": str(path.absolute()), "operator_key": key_made, "enrolled": enrolled})
             return
-        how = as_typed("interlock status says how")
-        out.line(f"added your key {new_key.name} to {path}; confirm it once: {how}")
+        if new_key is not None:
+            out.line(f"added your key {new_key.name} to {path}")
+        if enrolled:
+            out.line(f"{', '.join(enrolled)} may approve calls from the first start on; no one else can be the first")
+        else:
+            out.line(as_typed("Confirm it once: interlock status says how."))
         return
     new_key = own_key()
     without = no_sandbox()
@@ -92,11 +106,20 @@ def init(
         raise Refused("not_written", message, hint="choose another with --data") from None
     for name in FOLDERS:
         (path.parent / name).mkdir(exist_ok=True)
+    enrolled = _enrol_first(invocation)
 
     if out.as_json:
         servers = [server.segment for server in plan.servers]
         key_made = new_key.as_json() if new_key is not None else None
-        out.json({"config": str(path.absolute()), "data": str(plan.data), "servers": servers, "operator_key": key_made})
+        out.json(
+            {
+                "config": str(path.absolute()),
+                "data": str(plan.data),
+                "servers": servers,
+                "operator_key": key_made,
+                "enrolled": enrolled,
+            }
+        )
         return
     servers_named = ", ".join(server.segment for server in plan.servers)
     out.line(f"wrote {path} with {len(plan.servers)} servers: {servers_named}")
@@ -111,6 +134,10 @@ def init(
             out.remark(f"the device {device.segment} cannot be used: {device.fault}")
     if new_key is not None:
         out.line(f"your key {new_key.name} approves calls: {new_key.file}")
+    if enrolled:
+        out.line(f"{', '.join(enrolled)} may approve from the first start on; no one else can be the first")
+    else:
+        out.line(as_typed("Confirm it once: interlock status says how.") if new_key is not None else FIRST_APPROVER)
     out.line()
     out.line("Next:")
     steps = {"check": "finds mistakes after you edit the file", "serve": "starts the node and prints how to connect"}
@@ -120,6 +147,24 @@ def init(
     width = max(len(command) for command, _ in lines)
     for command, does in lines:
         out.line(f"  {command:<{width}}  {does}")
+
+
+def _enrol_first(invocation: Invocation) -> tuple[str, ...]:
+    """Enrol the approvers of the configuration if nothing has used the data folder before. Return their names.
+
+    Otherwise a program that edits the configuration before the first start could become the first approver. Replicas
+    that share a store do this when the first of them starts.
+    """
+    plan = invocation.loaded.plan
+    if not any(anchor.approves for anchor in plan.anchors) or plan.store.backend != "sqlite":
+        return ()
+    if find_running_folder(invocation) is not None:
+        return ()
+    from interlock.cli.client.offline import enrol_stored
+
+    plan.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    # AX-11.N-7: before the first start
+    return enrol_stored(plan, plan.data)
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:

@@ -20,6 +20,7 @@ from interlock.cli.command import Invocation, load_configuration, read_configura
 from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.output import begin_logging, log_warnings
 from interlock.cli.terminal.text import as_typed, command_line, count, duration, one_line
+from interlock.node.cli.init import FIRST_APPROVER
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
@@ -191,14 +192,16 @@ def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
     if not sys.stdout.isatty():
         logging.getLogger("interlock.serve").warning(
             "no one may approve yet, and the setup code is shown on a terminal only: start the node once in one,"
-            " or run interlock init before its first start"
+            " or run interlock init before its first start. %s",
+            FIRST_APPROVER,
         )
         return
     print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
     waiting = next((approver.approval_id for approver in status.approvers if approver.approval_id is not None), None)
     first = "" if waiting is not None else "interlock init makes your key, then "
     step = f"{first}interlock approve {waiting[:8] if waiting is not None else 'ID'} --code CODE enrols it"
-    print(f"The console asks for it; or {as_typed(step)}. Give it to no agent.", file=sys.stdout, flush=True)
+    print(f"The console asks for it; or {as_typed(step)}. Give it to no agent.", file=sys.stdout)
+    print(FIRST_APPROVER, file=sys.stdout, flush=True)
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:

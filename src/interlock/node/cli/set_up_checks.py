@@ -24,7 +24,7 @@ from typing import Final
 import msgspec
 
 from interlock.access.api import LIST_TOKENS, Token, Tokens
-from interlock.cli.client.offline import OfflineNode
+from interlock.cli.client.offline import OfflineNode, has_stored_approver
 from interlock.cli.command import Invocation, at_place, read_configuration
 from interlock.cli.terminal.text import count
 from interlock.config.load import ConfigInvalid, Loaded
@@ -355,6 +355,32 @@ def _approver(set_up: SetUp) -> Findings:
         and not any(anchor.approves for anchor in set_up.plan.anchors)
     ):
         yield "no key may approve calls that are held", "make a key", "interlock init"
+    agents = _agent_clients(set_up)
+    if agents and not _has_approver(set_up):
+        command, does = approver_step(set_up.status.approvers if set_up.status is not None else ())
+        problem = f"{', '.join(agents)} can start agents on this machine, and no approver is enrolled"
+        remedy = "enrol yourself before an agent runs: until then it could become the first approver"
+        yield problem, remedy, command
+
+
+def _agent_clients(set_up: SetUp) -> tuple[str, ...]:
+    """Return the titles of MCP clients that have a configuration on this machine."""
+    from interlock.interop.source_files import ClientMachine, places
+
+    if set_up.is_remote or set_up.loaded is None:
+        return ()
+    machine = ClientMachine.this(os.environ, set_up.plan.workspace)
+    return tuple(dict.fromkeys(client.title for client, _, path in places(machine) if path.is_file()))
+
+
+def _has_approver(set_up: SetUp) -> bool:
+    if set_up.status is not None:
+        return any(approver.approves for approver in set_up.status.approvers)
+    try:
+        return (set_up.data / "store.db").exists() and has_stored_approver(set_up.plan, set_up.data)
+    except Refused:
+        # Another check names what is wrong with the store.
+        return True
 
 
 def _unsafe(set_up: SetUp) -> Findings:
