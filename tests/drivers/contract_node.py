@@ -90,6 +90,7 @@ class LendingProvider:
         self.asleep = False
         self.woken = 0
         self.refusal: DriverRefusal | None = None
+        self.unlisted: str | None = None
 
     async def check_health(self) -> str | None:
         self.looked += 1

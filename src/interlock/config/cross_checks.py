@@ -68,6 +68,10 @@ def _check_tree(settings: Settings) -> None:
     at = settings.place("ax.root_segment")
     if at and settings.value("ax.parents"):
         at.wrong("'root_segment' in [ax] names a root, and [[ax.parents]] makes this node a child", "give one of them")
+    at = settings.place("ax.children")
+    for child in settings.value("ax.children", ()) if at else ():
+        if at and child.segment in settings.servers:
+            at.wrong(f"'{child.segment}' is the segment of a server already", "give the child another segment")
     at = settings.place("ax.require_proof")
     if at and settings.value("ax.require_proof") == "never":
         at.warn(

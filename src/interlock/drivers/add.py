@@ -45,9 +45,10 @@ from interlock.drivers.protocol.files.versions import parse_version
 from interlock.drivers.protocol.kinds import SERVERS, LocalServer
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import FileProblem
+from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.trial import NOTHING, Say, TrialResult, TrialRunner, advice
 from interlock.drivers.workspace import scan
-from interlock.drivers.workspace.declaration import Declared, Memory
+from interlock.drivers.workspace.declaration import Declared, Memory, configured_segments
 from interlock.drivers.workspace.folder import read_imported_folder
 from interlock.drivers.workspace.survey import Surveyor, this_machine
 from interlock.interop.protocol.drafts import PENDING, ImportChoices, draft_entry, secrets_text
@@ -159,7 +160,16 @@ class ServerAdder:
             raise NotAdded("bad_draft", f"{path} cannot be read", "interlock import writes it again")
         data = {key: value for key, value in folder.data.items() if key != "implements"}
         files = {SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {}
-        return DriverRequest(data=data, files=files, hints=folder.record.hints if folder.record is not None else {})
+        hints = folder.record.hints if folder.record is not None else {}
+        return self._with_free_name(DriverRequest(data=data, files=files, hints=hints))
+
+    def _with_free_name(self, request: DriverRequest) -> DriverRequest:
+        """Return the request. Raise NotAdded if the configuration gives the name of its server to another server."""
+        segment = exposed_segment(request.id)
+        if (taken_by := configured_segments(self.plan).get(segment)) is not None:
+            message = f"{segment} is {taken_by} already, so the tools of this server could not be listed"
+            raise NotAdded("name_collision", message, f"rename or remove {taken_by}, or add this one with --as ID")
+        return request
 
     def _read_reference(self, request: AddRequest) -> DriverRequest:
         reference = request.reference
@@ -210,7 +220,7 @@ class ServerAdder:
             self.say(f"taken from the shipped driver {template.shipped}: {'; '.join(template.what)}")
             data = dict(template.data)
         files = {SECRETS_FILE: secrets_text(draft.secrets)} if draft.secrets else {}
-        return DriverRequest(data=data, files=files, secrets=draft.secrets)
+        return self._with_free_name(DriverRequest(data=data, files=files, secrets=draft.secrets))
 
     # Try out
 

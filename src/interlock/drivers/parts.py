@@ -86,6 +86,7 @@ class DriverParts(CapabilityParts):
         await self.drivers.replan(new)
 
     async def on_servers_changed(self) -> None:
+        await self.drivers.replan(self._node.stores.current.plan)  # a driver's name may be a server's now
         if (contracts := self.contracts.current) is not None:
             await contracts.retake()
 

@@ -15,6 +15,7 @@ user is then asked once about the tools of all servers that started. A server th
 import hashlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 import msgspec
@@ -107,6 +108,7 @@ class ImportRequest(msgspec.Struct, frozen=True, kw_only=True):
     workspace: Path
     wishes: ImportChoices = ImportChoices()
     own_addresses: Collection[str] = ()
+    taken: Mapping[str, str] = MappingProxyType({})  # segments that the configuration uses, and where
 
 
 def collect_sources(files: Sequence[SourceFile], machine: ClientMachine) -> list[Sourced]:
@@ -148,7 +150,7 @@ def plan(entries: Sequence[Sourced], files: Sequence[SourceFile], request: Impor
         folder=next((str(file.bundle.target) for file in files if file.bundle is not None), None),
     )
     folders = list(read_imported_folders(request.workspace).values())
-    return batch(entries, folders, around, request.wishes, request.own_addresses)
+    return batch(entries, folders, around, request.wishes, request.own_addresses, request.taken)
 
 
 def carry_out(planned_batch: ImportBatch, request: ImportRequest, keep: Keep | None) -> ImportReport:

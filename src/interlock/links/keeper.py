@@ -227,6 +227,11 @@ class Keeper(PassedOnEvents):
         return None
 
     @property
+    def unlisted(self) -> str | None:
+        """Return why tools of this server cannot be listed although it serves, or None if they are."""
+        return None
+
+    @property
     def may_return_soon(self) -> bool:
         """Return whether calls should wait for the server: it served before and does not keep failing to start."""
         is_near = self.failure is None or self._attempts <= QUICK_RETURNS_MAX

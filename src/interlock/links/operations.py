@@ -128,6 +128,9 @@ class LinkOperations:
         # The module `statistics` is not used for the median, because importing it needs half a megabyte of memory.
         times, middle = sorted(link.latencies), len(link.latencies) // 2
         median_s = (times[middle] + times[-middle - 1]) / 2 if times else None
+        state, reason = link.standing.state, link.standing.reason
+        if keeper.unlisted is not None and state in (*USABLE, LinkState.ASLEEP):
+            state, reason = LinkState.DEGRADED, keeper.unlisted
         return api.Link(
             segment=names[link.segment],
             driver=link.segment if "@" in link.segment else None,
@@ -135,8 +138,8 @@ class LinkOperations:
             transport=link.transport,
             era=spoken.era.value if spoken else None,
             protocol_version=spoken.version if spoken else None,
-            state=link.standing.state.value,
-            reason=link.standing.reason,
+            state=state.value,
+            reason=reason,
             since=rfc3339(link.standing.since_wall),
             server=api.Server(name=spoken.name, version=spoken.server_version) if spoken else None,
             tools=len(namespace.without_collisions(items.tools)) if items else 0,

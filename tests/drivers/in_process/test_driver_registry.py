@@ -31,6 +31,7 @@ class Fake:
         self.driver = declared.driver
         self.state = DriverState.READY
         self.reason: str | None = None
+        self.unlisted: str | None = None
         self.bindings: Mapping[str, ToolBinding] = {}
         self.bound: Mapping[str, Any] = {}
         self.listing: Listing | None = None

@@ -459,3 +459,15 @@ def until(check: Callable[[], Any]) -> None:
     while not check():
         assert time.monotonic() < end, "it did not happen in time"
         time.sleep(0.05)
+
+
+def test_a_server_whose_name_another_server_has_is_not_added(notes: Notes) -> None:
+    configuration = notes.workspace / "interlock.toml"
+    configuration.write_text(configuration.read_text() + f'[servers.notes]\ncommand = ["{sys.executable}"]\n')
+    before = everything(notes.workspace)
+    refused = notes.add("--json")
+    assert (refused.code, refused.json["error"]) == (1, "name_collision")
+    assert "notes is [servers.notes] already" in refused.json["message"]
+    assert "--as ID" in refused.json["details"]["hint"]
+    assert notes.lines == [], "the server was not even started"
+    assert everything(notes.workspace) == before

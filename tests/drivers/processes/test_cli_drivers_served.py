@@ -451,6 +451,37 @@ def test_a_running_node_says_that_a_trusted_driver_stops_because_it_changed(serv
     assert "driver first is not trusted yet: interlock drivers trust first" in served.running.interrupt().err
 
 
+@pytest.mark.req("AIP-tools-15")
+def test_a_driver_whose_segment_a_server_has_is_never_ready_and_every_verb_says_the_way_out(served: Served) -> None:
+    served.write("first-mcp")
+    until(lambda: served.states())
+    served.trust("first-mcp")
+    assert served.tools() == ["demo.first"]
+    configuration = served.folder / "interlock.toml"
+    words = json.dumps([sys.executable, str(SERVER), "--log", str(served.log("other"))])
+    alone = configuration.read_text()
+    configuration.write_text(f"{alone}[servers.demo]\ncommand = {words}\n")
+    until(lambda: served.states() == {"first-mcp": "rejected"})
+    until(lambda: "demo.first" not in served.tools())
+    why = "listed under demo, which is [servers.demo]; rename one of the two"
+    (listed,) = served.inline("drivers", "list", "--json").json["drivers"]
+    assert why in listed["reason"]
+    until(lambda: [link["segment"] for link in served.inline("status", "--json").json["links"]] == ["demo"])
+    status = served.inline("status", "--json").json
+    assert [(each["id"], why in each["reason"]) for each in status["idle_drivers"]] == [("first-mcp", True)]
+    assert why in " ".join(served.inline("status").out.split())
+    assert served.running is not None
+    for verb in ("check", "doctor"):
+        assert why in served.inline(verb).out + served.inline(verb).err
+    configuration.write_text(alone)
+    until(lambda: served.states() == {"first-mcp": "ready"})
+    assert served.tools() == ["demo.first"]
+    configuration.write_text(f"{alone}[servers.demo]\ncommand = {words}\n")
+    served.running.interrupt()
+    stopped = served.inline("doctor")  # which reads the files itself when no node runs
+    assert (stopped.code, why in stopped.out) == (1, True)
+
+
 def test_where_somebody_may_approve_no_driver_is_trusted_without_their_signature(signed_for: Served) -> None:
     signed_for.write("first-mcp")
     until(lambda: "first-mcp" in signed_for.states())

@@ -344,7 +344,11 @@ async def test_segments_of_contracts_cannot_be_registered_and_contracts_take_no_
     assert refused["error"]["message"] == "namespace_conflict"
     leaf = Leaf(here.node.get(AxParts).registrar, "sound")
     assert "result" in await leaf.register()
-    await here.serve("new", contract("sound.create"), "keep")
+    lending = await here.serve("new", contract("sound.create"), "keep")
+    assert lending.unlisted == (
+        "the name sound belongs to another server, and the tools below it are that server's;"
+        " give the driver another id, or rename that server"
+    )
     assert [each.code for each in here.node.get(DriverParts).contracts.get().problems] == ["name_collision"]
     assert "sound.create" not in await listed(here)
 

@@ -283,3 +283,17 @@ def _read_all(terminal: int) -> str:
     while select.select([terminal], [], [], 0.2)[0]:
         told += os.read(terminal, 65536)
     return told.decode()
+
+
+def test_a_server_whose_name_the_configuration_uses_gets_another_and_import_says_so(interlock: Interlock) -> None:
+    (interlock.folder / "interlock.toml").write_text('[servers.far]\nurl = "https://far.example/mcp"\n')
+    cursor(interlock.folder, {"far": {"url": "https://a.example/mcp"}})
+    done = interlock("import", "--no-connect", "--json")
+    assert done.code == 0, done.err
+    (driver,) = done.json["drivers"]
+    assert driver["id"] == "far-2-mcp"
+    assert [note["text"] for note in driver["notes"] if note["code"] == "name_taken"] == [
+        "far is [servers.far], so this server is named far-2"
+    ]
+    again = interlock("import", "--no-connect", "--json").json["drivers"]
+    assert [(each["id"], each["status"]) for each in again] == [("far-2-mcp", "unchanged")]

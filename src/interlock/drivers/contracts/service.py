@@ -399,12 +399,15 @@ class Contracts:
         exposure = expose(table.drivers, names)
         problems = [*offering.problems, *exposure.problems]
         segments = {segment: shown for segment, shown in exposure.segments.items() if shown != ExposedItems()}
+        unlisted: dict[str, str] = {}  # by the key of a driver, why something that it offers is not listed
         for segment in [key for key in (contracts.keys() | segments.keys()) if key in self._parts.taken]:
+            taken = f"the name {segment} belongs to another server, and the tools below it are that server's"
             for offered in contracts.pop(segment, ()):
                 place = "/metadata/interlock/name" if offered.contract.listed_as is not None else "/id"
                 message = f"the segment {offered.segment} is a server's"
                 hint = "give the contract another metadata.interlock.name, or the server another segment"
                 problems.append(offered.contract.places.problem(place, "name_collision", message, hint))
+                unlisted |= {each.driver.key: taken for each in table.providers[offered.contract.id]}
             shown = segments.pop(segment, ExposedItems())
             items = (*shown.tools.values(), *shown.prompts.values())
             items += (*shown.resources.values(), *shown.templates.values())
@@ -412,6 +415,10 @@ class Contracts:
                 message = f"what it offers besides contracts would be listed under {segment}, a server's segment"
                 hint = "give the driver another id"
                 problems.append(driver.places.problem("/id", "name_collision", message, hint, severity="warning"))
+                unlisted[driver.key] = taken
+        for provider in table.drivers:
+            why = unlisted.get(provider.driver.key)
+            provider.unlisted = None if why is None else f"{why}; give the driver another id, or rename that server"
         self.problems = tuple(problems)
         self._parts.keep(contracts.keys() | segments.keys())
         for segment in self.links.keys() - contracts.keys() - segments.keys():

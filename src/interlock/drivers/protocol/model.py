@@ -389,6 +389,11 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True, rename={"connection": "c
         """Return the name under which people see the driver's server, such as files for files-mcp."""
         return exposed_segment(self.id)
 
+    @property
+    def exposes(self) -> bool:
+        """Return whether the driver lists anything under its own segment besides contracts."""
+        return self.interlock.expose == "all" or bool(self.prompts or self.resources)
+
 
 class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
     """The block requires of a contract. It is read but not enforced."""

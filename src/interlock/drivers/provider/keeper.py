@@ -184,6 +184,10 @@ class DriverKeeper(ServerKeeper):
         return len(self._provider.contract_ids)
 
     @property
+    def unlisted(self) -> str | None:
+        return self._provider.unlisted
+
+    @property
     def is_usable(self) -> bool:
         return self._usable.is_set()
 

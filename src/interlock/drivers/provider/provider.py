@@ -133,6 +133,7 @@ class DriverProvider:
         self.hooks: DriverHooks | None = None  # of its driver.py
         self.listing: Listing | None = None  # what the server listed when it was last checked
         self.installed: Installed | None = None
+        self.unlisted: str | None = None  # why something that it offers is not in the namespace
         self.settled = asyncio.Event()  # the first attempt has ended, whatever its result
         self.environment = environment
         self.seal = seal

@@ -228,7 +228,10 @@ class Registry:
         entry = self._entries.get(declared.key)
         if entry is None:
             return STOPPED, None
-        return entry.provider.state.value, entry.provider.reason
+        provider = entry.provider
+        if provider.unlisted is not None and provider.state is DriverState.READY:
+            return DriverState.PARTIAL.value, provider.unlisted
+        return provider.state.value, provider.reason
 
 
 def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:

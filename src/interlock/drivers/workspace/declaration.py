@@ -17,6 +17,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
+from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import LOCKS
@@ -241,6 +242,16 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
         """Return the first error that makes the driver unusable, or None if it is usable."""
         first = next((each for each in self.problems if each.severity == "error"), None)
         return None if first is None else f"{first.code}: {first.message}"
+
+
+def configured_segments(plan: Plan) -> dict[str, str]:
+    """Return the segments that the configuration gives to servers, subservers and devices, and where each is written.
+
+    No driver may list anything under them.
+    """
+    devices = {device.segment: f".devices/{device.segment}.toml" for device in plan.devices.described}
+    children = {child.segment: f"[[ax.children]] {child.segment}" for child in plan.ax.children}
+    return devices | children | {server.segment: f"[servers.{server.segment}]" for server in plan.servers}
 
 
 class Declaration(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
@@ -30,6 +30,7 @@ from interlock.config.plan import Plan
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
 from interlock.drivers.protocol import identity
+from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.binding.match import UNAVAILABLE, check_binding, contract_misfits
 from interlock.drivers.protocol.files import inventory
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
@@ -39,7 +40,13 @@ from interlock.drivers.protocol.files.plaintext import USER_CONTEXT
 from interlock.drivers.protocol.files.server_block import SERVER_JSON
 from interlock.drivers.protocol.model import Contract, Driver, NetworkAccess, SecretEntry, SecretInventory, ToolBinding
 from interlock.drivers.protocol.problems import FileProblem, ParsedFile, Places
-from interlock.drivers.workspace.declaration import Declaration, Declared, ParsedFolder, Remembered
+from interlock.drivers.workspace.declaration import (
+    Declaration,
+    Declared,
+    ParsedFolder,
+    Remembered,
+    configured_segments,
+)
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file, read_folder
 from interlock.drivers.workspace.scan import SECRETS_FILE, TOOLS, FoundFolder, ScanResult, Stat, find_status, inside
 from interlock.process.sandbox.sandbox import link_roots
@@ -125,6 +132,7 @@ class Surveyor:
         self._plan = plan
         self._machine = machine
         self._roots = link_roots(plan)
+        self._taken = configured_segments(plan)
         self._lookup = ContractLookup(plan.workspace)
         self._parsed: dict[Path, tuple[bytes | None, ParsedFolder]] = {}
         self._inventories: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
@@ -233,6 +241,7 @@ class Surveyor:
                     for _, message, hint in runner_faults(runner)
                 )
             problems += self._check_surroundings(driver, parsed)
+            problems += self._check_segments(driver, contracts.values())
             problems += (*identity.unverified_tags(driver), *identity.unmet_requirements(driver, self._machine))
             # AIP-identity-4: compared with what was last registered under the same id and major
             manifest = remembered.manifests.get(driver.key)
@@ -287,6 +296,25 @@ class Surveyor:
         if program is not None and not self._is_near(parsed.path / program, parsed):
             hint = "write an absolute path, or one inside the workspace"
             yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)
+
+    def _check_segments(self, driver: Driver, contracts: Iterable[Contract]) -> Iterator[FileProblem]:
+        """Yield a problem for each segment that the driver would list something under and that the configuration gives
+        to something else.
+        """
+        wanted: dict[str, tuple[Places, str]] = {}
+        if driver.exposes:
+            wanted[driver.segment] = (driver.places, "/id")
+        for contract in contracts:
+            name = qualified_name(contract)
+            if not isinstance(name, FileProblem):
+                pointer = "/id" if contract.listed_as is None else "/metadata/interlock/name"
+                wanted.setdefault(name[0], (contract.places, pointer))
+        for segment, (places, pointer) in wanted.items():
+            # AIP-tools-15: what the driver offers could not be listed, so the driver is never "ready".
+            if (taken_by := self._taken.get(segment)) is not None:
+                message = f"its tools would be listed under {segment}, which is {taken_by}; rename one of the two"
+                hint = f"another id for the driver ({driver.id}), or another name for {taken_by}"
+                yield places.problem(pointer, "name_collision", message, hint)
 
     def _check_named_file(
         self, driver: Driver, parsed: ParsedFolder, pointer: str, name: str, code: str

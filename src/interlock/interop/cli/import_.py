@@ -21,6 +21,7 @@ from interlock.cli.terminal.text import count, one_line
 from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
 from interlock.drivers.add import decide_classes, known_hosts
 from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.drivers.workspace.declaration import configured_segments
 from interlock.drivers.workspace.folder import WorkspaceUnusable
 from interlock.interop import importer
 from interlock.interop.importer import DriverReport, ImportReport, ImportRequest, Keep, Kept, ProbeResult, Proposals
@@ -213,7 +214,8 @@ def import_(
         return
     spared, only = frozenset(not_secret or ()), frozenset(names or ())
     wishes = ImportChoices(not_secret=spared, trust_network=trust_network, everything=everything, only=only)
-    request = ImportRequest(machine=machine, workspace=plan.workspace, wishes=wishes, own_addresses=own)
+    taken = configured_segments(plan)
+    request = ImportRequest(machine=machine, workspace=plan.workspace, wishes=wishes, own_addresses=own, taken=taken)
     report = _carry_out(invocation, files, request, dry_run=dry_run)
     drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
     if drafts and not yes and not is_dialogue(invocation):

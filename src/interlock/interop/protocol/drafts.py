@@ -16,6 +16,7 @@ import hashlib
 import io
 import re
 from collections.abc import Collection, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Final
 
 import msgspec
@@ -25,6 +26,7 @@ from interlock.drivers.protocol.files.frontmatter import FENCE, frontmatter_text
 from interlock.drivers.protocol.files.plaintext import holds_token
 from interlock.drivers.protocol.identity import changes_of_identity
 from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.interop.protocol.launchers import (
     ClassifiedCommand,
     Unwrapped,
@@ -340,10 +342,12 @@ def batch(
     around: Surroundings,
     wishes: ImportChoices,
     own_addresses: Collection[str] = (),
+    taken: Mapping[str, str] = MappingProxyType({}),
 ) -> ImportBatch:
     """Return the plan of an import, which has one driver per server even if several entries describe the server.
 
     `standing` are the existing driver folders. `own_addresses` are URLs of this node, whose entries are skipped.
+    `taken` are segments that the configuration uses, and where it does; no new driver gets such a name.
     """
     planned: dict[str, Planned] = {}  # by id
     skipped: list[Skipped] = []
@@ -375,7 +379,11 @@ def batch(
             identifier = before.id
         else:
             identifier, number = draft.id, 2
-            while identifier in planned or (identifier in folders and not _is_same_server(folders[identifier], draft)):
+            while (
+                identifier in planned
+                or exposed_segment(identifier) in taken
+                or (identifier in folders and not _is_same_server(folders[identifier], draft))
+            ):
                 identifier = f"{draft.id.removesuffix(_SUFFIX)}-{number}{_SUFFIX}"
                 number += 1
             before = folders.get(identifier)
@@ -385,6 +393,11 @@ def batch(
             if isinstance(again, ImportNote):
                 skipped.append(Skipped(name=entry.name, title=sourced.title, note=again))
                 continue
+            if (taken_by := taken.get(exposed_segment(draft.id))) is not None:
+                text = (
+                    f"{exposed_segment(draft.id)} is {taken_by}, so this server is named {exposed_segment(identifier)}"
+                )
+                again = msgspec.structs.replace(again, notes=(*again.notes, ImportNote(code="name_taken", text=text)))
             draft = again
         origin = {"sources": (sourced.key,), "titles": (sourced.title,), "paths": sourced.paths}
         planned[identifier] = Planned(draft=draft, standing=before, alike=alike, **origin)

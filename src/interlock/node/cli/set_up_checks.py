@@ -30,6 +30,7 @@ from interlock.cli.terminal.text import count
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan, Spawn
 from interlock.drivers.protocol.server_name import exposed_segment
+from interlock.drivers.workspace.scan import scan_workspace
 from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.cli.machine import missing_on_machine, no_sandbox
 from interlock.node.cli.tree import approver_step
@@ -221,8 +222,6 @@ def _sandbox(set_up: SetUp) -> Findings:
     """Yield a problem if drivers need a sandbox and this machine has none."""
     if set_up.is_remote or set_up.loaded is None:
         return
-    from interlock.drivers.workspace.scan import scan_workspace
-
     plan = set_up.plan
     sandboxed = [
         folder.path.name for folder in scan_workspace(plan).folders if folder.path.name not in plan.drivers.sandbox
@@ -241,7 +240,9 @@ def _servers(set_up: SetUp) -> Findings:
         elif link.state in ("failed", "degraded"):
             wrote = f"; it wrote: {link.last_words}" if link.last_words else ""
             problem = f"{link.segment} is {link.state}: {link.reason or 'no reason given'}{wrote}"
-            if link.stderr_lines:
+            if link.driver is not None and "another id" in (link.reason or ""):
+                yield problem, "rename one of the two", f"interlock drivers show {link.segment}"
+            elif link.stderr_lines:
                 yield problem, f"interlock links logs {link.segment} shows what it wrote; then start it again", again
             elif "start the node again" in (link.reason or ""):
                 yield problem, "fix that, and start the node again", None
@@ -276,6 +277,12 @@ def _drivers(set_up: SetUp) -> Findings:
         else:
             look = f"interlock drivers show {name}"
             yield f"driver {name} cannot be used: {driver.reason or driver.state}", "correct its files", look
+    if set_up.status is not None or set_up.loaded is None or not scan_workspace(set_up.plan).folders:
+        return
+    from interlock.drivers.cli.folder_check import check_drivers  # imported only if there are drivers
+
+    for problem in check_drivers(set_up.plan, None, against=None, upstream=False).errors:
+        yield f"{at_place(problem)}{problem.message}", problem.hint or "correct its files", "interlock check"
 
 
 def _parents(set_up: SetUp) -> Findings:

@@ -97,6 +97,10 @@ function row(link) {
   return h("li", { "data-segment": link.segment, "data-state": link.state }, box);
 }
 
+/** A driver that is not started: nobody trusts its files yet, or they cannot be used, and why. */
+const idleRow = (idle) => h("li", { "data-segment": idle.id, "data-state": idle.state }, h("div", { class: "row" }, pill(idle.state, mood("failed")),
+  h("span", { class: "name" }, line(idle.id)), h("span", { class: "sub" }, idle.state === "untrusted" ? "its files wait for your trust, in the inbox" : line(idle.reason || "it cannot be used"))));
+
 /** The form that adds a server: the operation of the command `add`, for packages and addresses. */
 function addForm() {
   const reference = h("input", { name: "reference", required: true, maxlength: "2000", autocomplete: "off", placeholder: "npm:PACKAGE, pypi:PACKAGE, docker:IMAGE or https://..." });
@@ -126,6 +130,11 @@ function draw(status) {
     drawn.set(link.segment, made);
     return made.row;
   });
+  for (const idle of status.idle_drivers) {
+    const key = "driver " + idle.id, now = JSON.stringify(idle);
+    if (drawn.get(key)?.now !== now) drawn.set(key, { now, row: idleRow(idle) });
+    kept.push(drawn.get(key).row);
+  }
   if (kept.length !== list.children.length || kept.some((one, at) => one !== list.children[at])) put(list, kept);
   list.hidden = kept.length === 0;
   put(told, kept.length > 0 ? null : empty("No servers yet", h("p", null, "Add one: ", code("interlock add npm:@modelcontextprotocol/server-everything"), ", or take those of another client: ", code("interlock import"), ".")));
