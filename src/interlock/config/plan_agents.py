@@ -353,12 +353,15 @@ _ROOM_ORDERS: Final = {
     "extra_kinds": ANY_CHANGE,
     "max_envelope_bytes": FREE,
     "proposal_ttl_s": FREE,
-    "per_min": fields(proposals=MORE_IS_LOOSER, chat=MORE_IS_LOOSER, envelopes=MORE_IS_LOOSER),
+    "per_min": fields(
+        proposals=MORE_IS_LOOSER, chat=MORE_IS_LOOSER, envelopes=MORE_IS_LOOSER, sent_bytes=MORE_IS_LOOSER
+    ),
     "proposals_pending": FREE,
     "secret_patterns": REMOVED_IS_LOOSER,
     "tracker": FALSE_IS_LOOSER,
     "history_days": FREE,
     "history_max": FREE,
+    "history_bytes": FREE,
     "history_visibility": ranked("none", "since_join", "all"),
     "presence_grace_s": FREE,
     "presence_heartbeat_s": FREE,

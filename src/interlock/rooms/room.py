@@ -464,7 +464,8 @@ class Room:
         if is_answer and who.privilege is Privilege.FULL:
             return None
         window = self._window(who.id)
-        return window.refused(_counted(envelope), self.settings.per_min, self._clock.now(), envelope.id)
+        size, now = _size(envelope), self._clock.now()
+        return window.refused(_counted(envelope), self.settings.per_min, now, envelope.id, size)
 
     def _window(self, participant: str) -> RateWindow:
         """Return the window that counts the recent envelopes of a participant. If there are too many windows, delete
@@ -555,7 +556,7 @@ class Room:
             return
         request = self._known.find_request(envelope.correlation_id)
         if sender != OWN and (envelope.kind != MCP or request is None or not request.awaits(sender)):
-            self._window(sender).count(_counted(envelope), self._clock.now())  # X-7.3-3
+            self._window(sender).count(_counted(envelope), self._clock.now(), _size(envelope))  # X-7.3-3
         self.tracker.on_replicated(self, envelope, received_at)
 
 
@@ -564,3 +565,8 @@ _COUNTED: Final[dict[str, tuple[What, ...]]] = {PROPOSAL: ("proposals", "envelop
 
 def _counted(envelope: Envelope) -> tuple[What, ...]:
     return _COUNTED.get(envelope.kind, ("envelopes",))
+
+
+def _size(envelope: Envelope) -> int:
+    """Return the bytes of an envelope whose length its sender chooses."""
+    return len(envelope.payload) + len(envelope.extra) + sum(map(len, envelope.to or ()))

@@ -22,6 +22,7 @@ import contextlib
 import hashlib
 import logging
 import secrets
+from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
@@ -214,6 +215,8 @@ class Timeline:
         self._room = room
         self._clock = clock
         self._oldest = 0  # the sequence up to which envelopes are forgotten; the store keeps the last record
+        self._sizes: deque[tuple[int, int]] = deque()  # the sequence and bytes of each that is kept
+        self._bytes = 0
         self._queue: list[Delivery] = []
         self._awaited: dict[str, Delivery] = {}  # by id: stored, or about to be, and not heard yet
         self._following: Following[Record] | None = None
@@ -233,6 +236,7 @@ class Timeline:
             if not records:
                 break
             for record in records:
+                self._note_size(record.sequence, record.data)
                 envelope = envelopes.decode_untrusted(record.data, len(record.data))
                 if isinstance(envelope, Envelope):
                     self.known.add(envelope, envelope.sender or "", record.sequence)
@@ -306,14 +310,15 @@ class Timeline:
         return list(range(last - len(deliveries) + 1, last + 1))
 
     async def _deliver_all(self, batch: list[Delivery]) -> None:
-        """Deliver envelopes to every connection, and let other tasks run in between. Then delete envelopes beyond the
-        number that is kept.
+        """Deliver envelopes to every connection, and let other tasks run in between. Then delete envelopes beyond what
+        is kept.
         """
         count, per_turn = 0, DELIVERIES_PER_TURN if len(batch) > 1 else ALONE_PER_TURN
         for delivery in batch:
             if delivery.sequence:
                 self.delivered = delivery.sequence
                 self.known.place(delivery.envelope.id, delivery.sequence)
+                self._note_size(delivery.sequence, delivery.data)
             for connection in self._room.recipients(delivery):
                 connection.deliver(delivery)
                 count += 1
@@ -325,14 +330,37 @@ class Timeline:
             self._room.on_delivered(delivery)
         self._news.set()
         self._news = asyncio.Event()
-        # Envelopes beyond the number that is kept are deleted, a tenth of it at a time.
-        most = self._room.settings.history_max
-        if self.delivered - self._oldest - most > max(most // 10, 1):
-            self._oldest = self.delivered - most
+        if (upto := self._find_excess()) > self._oldest:
+            self._forget(upto)
             try:
-                await self._streams.trim(self._stream, self._oldest)
+                await self._streams.trim(self._stream, upto)
             except StoreError as away:
                 log.warning("room %s: old envelopes could not be removed: %s", self._room.topic, away)
+
+    def _note_size(self, sequence: int, data: bytes) -> None:
+        self._sizes.append((sequence, len(data)))
+        self._bytes += len(data)
+
+    def _find_excess(self) -> int:
+        """Return the sequence number up to which envelopes are beyond the number or the bytes that are kept, or 0. A
+        tenth of what is kept is deleted at a time.
+        """
+        settings, upto = self._room.settings, 0
+        most = settings.history_max
+        if self.delivered - self._oldest - most > max(most // 10, 1):
+            upto = self.delivered - most
+        left = self._bytes - settings.history_bytes
+        if left > settings.history_bytes // 10:
+            for sequence, size in self._sizes:
+                if left <= 0 or sequence == self.delivered:
+                    break
+                upto, left = max(upto, sequence), left - size
+        return upto
+
+    def _forget(self, upto: int) -> None:
+        self._oldest = max(self._oldest, upto)
+        while self._sizes and self._sizes[0][0] <= upto:
+            self._bytes -= self._sizes.popleft()[1]
 
     async def _follow(self, published: Following[Record]) -> None:
         """Deliver the records of the shared stream in the order that all replicas read (X-10.1-2)."""
@@ -400,7 +428,7 @@ class Timeline:
             if not old:
                 return
             await self._streams.trim(self._stream, old[-1])
-            self._oldest = max(self._oldest, old[-1])
+            self._forget(old[-1])
 
     # Reading back
 

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import socket
+import sqlite3
 import urllib.request
 from pathlib import Path
 
@@ -154,6 +155,47 @@ def connect_without_reading(node: RunningNode, bearer: str, topic: str = "garden
     )
     assert stuck.recv(12) == b"HTTP/1.1 101"
     return stuck
+
+
+@pytest.mark.req("X-7.3-3")
+async def test_one_participant_cannot_fill_the_disk(tmp_path: Path) -> None:
+    small = """
+[[room]]
+topic = "garden"
+history_bytes = "1Mi"
+[[room]]
+topic = "slow"
+per_min = { sent_bytes = "1Mi" }
+"""
+    pad = "x" * 100_000
+
+    def stored_bytes(node: RunningNode) -> int:
+        with contextlib.closing(sqlite3.connect(f"file:{node.data / 'store.db'}?mode=ro", uri=True)) as store:
+            sizes = store.execute("SELECT sum(length(data)) FROM stream WHERE stream = 'rooms/garden'")
+            return int(sizes.fetchone()[0])
+
+    with running_node(tmp_path, {}, small) as node:
+        secret = token(node, "sender", privilege="full")
+        sender = await Bare.join(node, "garden", secret)
+        last = [await sender.send("mcp", {"number": number, "pad": pad}) for number in range(40)][-1]
+        await sender.until(id=last)
+        await sender.leave()
+        await asyncio.to_thread(wait_for, lambda: stored_bytes(node) < 1.3 * 1024 * 1024)
+        slow = await Bare.join(node, "slow", token(node, "other", "slow", "full"))
+        ids = [await slow.send("mcp", {"number": number, "pad": pad}) for number in range(11)]
+        refused = await slow.until(event="error")
+        assert (refused["payload"]["code"], refused["correlation_id"]) == ("rate_limited", ids[-1])
+        assert refused["payload"]["details"]["limit"] == 1024 * 1024
+        assert 0 < refused["payload"]["details"]["retry_after_ms"] <= 60_000
+        await slow.leave()
+    with running_node(tmp_path, {}, small) as node:  # what is kept from before counts
+        before = stored_bytes(node)
+        sender = await Bare.join(node, "garden", secret)
+        for number in range(8):
+            await sender.until(id=await sender.send("mcp", {"number": number, "pad": pad}))
+        assert before > 0.5 * 1024 * 1024
+        await asyncio.to_thread(wait_for, lambda: stored_bytes(node) < 1.3 * 1024 * 1024)
+        await sender.leave()
 
 
 @pytest.mark.req("X-8-1", "X-5.1-3")

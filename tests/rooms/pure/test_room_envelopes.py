@@ -429,6 +429,13 @@ def test_a_rate_is_counted_over_a_minute_and_says_how_long_to_wait() -> None:
     assert window.refused(("envelopes",), rates, 20.0, "5") is not None
     assert window.refused(("proposals", "envelopes"), rates, 60.0, "6") is None
     assert window.refused(("envelopes",), Rates(envelopes=0), 60.0, "7") is not None
+    window, rates = RateWindow(), Rates(sent_bytes=2000)
+    assert window.refused(("chat", "envelopes"), rates, 0.0, "1", 3000) is None  # alone, a larger one passes
+    refused = window.refused(("chat", "envelopes"), rates, 1.0, "2", 10)
+    assert refused is not None and refused.details == {"limit": 2000, "retry_after_ms": 59_000}
+    assert window.refused(("envelopes",), rates, 60.0, "3", 1500) is None
+    assert window.refused(("envelopes",), rates, 60.0, "4", 501) is not None
+    assert window.refused(("envelopes",), rates, 60.0, "5", 500) is None
 
 
 @pytest.mark.req("X-6.3-5")

@@ -184,11 +184,15 @@ class RateWindow:
 
     def __init__(self) -> None:
         self._sent: dict[What, deque[float]] = {"proposals": deque(), "chat": deque(), "envelopes": deque()}
+        self._sizes: deque[int] = deque()  # of the envelopes in `_sent`
+        self._bytes = 0
         self._recorded: deque[float] = deque(maxlen=RECORDED_MAX)  # when refusals were recorded
 
-    def refused(self, what: tuple[What, ...], rates: Rates, now: float, id: str) -> EnvelopeRefusal | None:
-        """Return a refusal if one more envelope would exceed a rate limit. Otherwise count the envelope and return
-        None.
+    def refused(
+        self, what: tuple[What, ...], rates: Rates, now: float, id: str, size: int = 0
+    ) -> EnvelopeRefusal | None:
+        """Return a refusal if one more envelope of `size` bytes would exceed a rate limit. Otherwise count the envelope
+        and return None. An envelope that is larger than the limit passes alone.
         """
         for kind in what:
             sent, most = self._recent(kind, now), getattr(rates, kind)
@@ -196,12 +200,19 @@ class RateWindow:
                 wait_ms = max(1, int((sent[0] + SPAN_S - now) * 1000)) if sent else int(SPAN_S * 1000)
                 message = f"at most {most} {kind} a minute; wait {wait_ms} ms"
                 return EnvelopeRefusal("rate_limited", message, {"limit": most, "retry_after_ms": wait_ms}, id=id)
-        self.count(what, now)
+        sent, most = self._recent("envelopes", now), rates.sent_bytes
+        if sent and self._bytes + size > most:
+            wait_ms = max(1, int((sent[0] + SPAN_S - now) * 1000))
+            message = f"at most {most} bytes of envelopes a minute; wait {wait_ms} ms, and send large data as resources"
+            return EnvelopeRefusal("rate_limited", message, {"limit": most, "retry_after_ms": wait_ms}, id=id)
+        self.count(what, now, size)
         return None
 
-    def count(self, what: tuple[What, ...], now: float) -> None:
+    def count(self, what: tuple[What, ...], now: float, size: int = 0) -> None:
         for kind in what:
             self._sent[kind].append(now)
+        self._sizes.append(size)
+        self._bytes += size
 
     def may_record(self, now: float) -> bool:
         """Return whether one more refusal may be written to the audit log, and count it if so."""
@@ -225,4 +236,6 @@ class RateWindow:
         sent = self._sent[what]
         while sent and sent[0] <= now - SPAN_S:
             sent.popleft()
+            if what == "envelopes":
+                self._bytes -= self._sizes.popleft()
         return sent

@@ -19,11 +19,13 @@ def _key(example: object, **more: Any) -> Meta:
 
 
 class Rates(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits on what a participant may send per minute (X-7.3-3)."""
+    """The limits on what a participant may send per minute (X-7.3-3). `sent_bytes` are those of its envelopes."""
 
     proposals: _PerMinute = 10
     chat: _PerMinute = 60
     envelopes: _PerMinute = 600
+    # In 16 minutes it fills a history of the default size; so do the envelopes of the default rate by their number.
+    sent_bytes: Annotated[int, Meta(ge=1024, le=1024**4)] = 32 * 1024 * 1024
 
 
 class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +52,7 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
         tracker: Whether proposals are tracked, expire, and wait in the inbox.
         history_days: How long envelopes are kept, in days.
         history_max: How many envelopes of a room are kept.
+        history_bytes: How many bytes of envelopes of a room are kept; then the oldest are removed.
         history_visibility: Which earlier envelopes a participant may read: all, those since it first joined, or none.
         presence_grace_s: How long after the last connection a participant has left.
         presence_heartbeat_s: How often the room is told of each participant that it is there; 0 is never.
@@ -87,6 +90,7 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
     tracker: Annotated[bool, _key(False)] = True
     history_days: Annotated[int, _key(30, ge=0, le=36_500)] = 7
     history_max: Annotated[int, _key(1000, ge=1, le=10_000_000)] = 10_000
+    history_bytes: Annotated[int, _key("64Mi", ge=1024, le=1024**4)] = 512 * 1024 * 1024
     history_visibility: Annotated[Literal["all", "since_join", "none"], _key("none")] = "all"
     presence_grace_s: Annotated[float, _key(30, ge=0, le=3600)] = 10.0
     presence_heartbeat_s: Annotated[float, _key(60, ge=0, le=3600)] = 0.0
