@@ -26,7 +26,7 @@ from interlock.approvals.protocol.approval import Approval, Kind, Proof, Source,
 from interlock.approvals.protocol.digests import enrolment_digest
 from interlock.approvals.standing_grants import StandingGrants
 from interlock.approvals.trust.anchors import Anchors
-from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, revocation_line
+from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, REVOKED, ProofVerifier, revocation_line
 from interlock.config.plan import AnchorPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
@@ -101,6 +101,22 @@ class EnrolledApprover(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
     by: str | None = None  # whose proof it was
     key: str | None = None  # of one that the configuration does not name
     passkey: str | None = None
+
+
+async def find_approver_prints(kv: KeyValue, anchors: Anchors, now: float) -> frozenset[str]:
+    """Return the thumbprints of the keys of all approvers that are enrolled, not removed from the configuration and not
+    revoked. The anchors have to be loaded. Raise StoreError if the store fails.
+    """
+    configured = {anchors.identity(plan) for plan in anchors.configured if plan.approves}
+    enrolled = [msgspec.json.decode(entry.value, type=EnrolledApprover) for entry in await kv.entries(BUCKET, now)]
+    revoked = {entry.key for entry in await kv.entries(REVOKED, now)}
+    return frozenset(
+        key_print
+        for approver in enrolled
+        if approver.key is not None or approver.identity in configured
+        for key_print in approver.identity.split(",")
+        if key_print not in revoked
+    )
 
 
 class Enrolments(DecisionReceiver):

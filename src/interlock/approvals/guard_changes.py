@@ -53,6 +53,28 @@ async def find_plan_in_effect(written: Plan, shared: KeyValue, local: KeyValue, 
     return written if signed is None or not has_approver else hold_back(signed, written)
 
 
+async def find_unsigned(written: Plan, local: KeyValue, now: float) -> tuple[str, ...]:
+    """Return a line for each value of the written plan that loosens the guard and is not signed."""
+    signed = await _read_signed(local, now)
+    return () if signed is None else describe_loosening(hold_back(signed, written), written)
+
+
+async def accept_written(
+    written: Plan, local: KeyValue, recorder: Recorder, now: float, *, by: str, key_print: str
+) -> None:
+    """Let the written plan count as signed. `by` and `key_print` are the name and the thumbprint of the approver's key
+    that a person has opened for this at a terminal. Raise StoreError if the store or the audit log fails.
+    """
+    lines = (await find_unsigned(written, local, now))[:LINES_MAX]
+    # AX-11.N-8: on record before it counts
+    record = AuditRecord.event(
+        now, by, "operator", "config/accept", verdict="signed", outcome="in effect", keys=[key_print], lines=lines
+    )
+    await recorder.append_now(record)
+    values = join_signed(await _read_signed(local, now) or {}, written)
+    await local.put(BUCKET, KEY, msgspec.json.encode(values), now)
+
+
 async def _read_signed(local: KeyValue, now: float) -> dict[str, Any] | None:
     entry = await local.get(BUCKET, KEY, now)
     return None if entry is None else msgspec.json.decode(entry.value, type=dict[str, Any])

@@ -11,8 +11,9 @@ first start, and files of certificates. `node.Node` opens the parts in their ord
 constructed by the capability itself (`capability_parts`).
 """
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -88,6 +89,7 @@ from interlock.safety.executions import CallableNames, Executions
 from interlock.safety.loop import SafetyLoop
 from interlock.safety.verification import Verification
 from interlock.safety.watch import AgentCheck
+from interlock.store.ports import Store
 from interlock.store.tokens import TokenTable
 
 if TYPE_CHECKING:
@@ -131,14 +133,22 @@ async def prepare_stores(plan: Plan, clock: Clock) -> Plan:
     Call this before the node is constructed, because most parts get both in their constructor. Raise StoreError if a
     store cannot be used.
     """
+    async with opened_stores(plan, clock) as (store, local):
+        if local is not store:
+            await adopt_identity(plan.data, store.kv, clock.wall())
+        return await find_plan_in_effect(plan, store.kv, local.kv, clock.wall())
+
+
+@contextlib.asynccontextmanager
+async def opened_stores(plan: Plan, clock: Clock) -> AsyncIterator[tuple[Store, Store]]:
+    """Open the shared store and the one of this machine, which are the same unless replicas share one."""
     store = build_shared_store(plan, plan.data, clock)
     local = store if store.replication is None else build_store("sqlite", plan.data)
     try:
         await store.open()
         if local is not store:
             await local.open()
-            await adopt_identity(plan.data, store.kv, clock.wall())
-        return await find_plan_in_effect(plan, store.kv, local.kv, clock.wall())
+        yield store, local
     finally:
         await store.close()
         if local is not store:

@@ -36,6 +36,7 @@ def serve(
     stdio: Annotated[bool, typer.Option("--stdio")] = False,
     only: Annotated[str | None, typer.Option("--only", metavar="SEGMENT")] = None,
     surface: Annotated[str | None, typer.Option("--surface", metavar="SURFACE")] = None,
+    accept_configuration: Annotated[bool, typer.Option("--accept-configuration")] = False,
     log_format: Annotated[Literal["text", "json"], typer.Option("--log-format")] = "text",
 ) -> None:
     """Run the node and print how to connect a client.
@@ -44,6 +45,7 @@ def serve(
         stdio: Speak MCP on stdin and stdout, for one desktop client.
         only: Offer only this server, with its names without the prefix.
         surface: What clients see: flat, auto, aql, aql-single or safety.
+        accept_configuration: Let what loosens the guard count, with the passphrase of an approver's key.
         log_format: The log on stderr, a line for each event.
 
     Examples:
@@ -67,6 +69,12 @@ def serve(
         log_warnings(loaded.warnings)
     if only is not None:
         _check_segment(invocation, only, plan)
+    if accept_configuration:
+        if stdio:
+            raise BadUsage("usage", "--accept-configuration asks a person, and with --stdio there is none")
+        from interlock.node.cli.accept import accept_configuration as accept
+
+        accept(invocation, plan)
     from interlock.core.part import CannotStart
     from interlock.node.node import NodeGone
     from interlock.node.node import serve as run_node

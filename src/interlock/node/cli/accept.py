@@ -1,0 +1,84 @@
+"""The option `--accept-configuration` of `interlock serve`: a person lets the written configuration count as signed.
+
+It is for a person at a terminal with the key of an approver, who edited the configuration themselves and would have to
+sign the difference in the inbox right after the start. It is also the way out if no approver may sign
+`configuration.guard`. The key has to be enrolled and to have a passphrase: a key that every program can open would show
+nothing. The record in the audit log names the key.
+"""
+
+import asyncio
+
+from interlock.approvals.cli.keys import OperatorKeys, own_name, read_passphrase
+from interlock.approvals.enrolments import find_approver_prints
+from interlock.approvals.guard_changes import accept_written, find_unsigned
+from interlock.approvals.trust.anchors import Anchors
+from interlock.cli.command import Invocation
+from interlock.config.plan import Plan
+from interlock.core.clock import Clock
+from interlock.core.part import CannotStart, opened
+from interlock.core.recorder import Recorder
+from interlock.core.store_backends import build_audit
+from interlock.crypto import signing
+from interlock.crypto.jose import read_key_untrusted, thumbprint
+from interlock.node.common_parts import opened_stores
+from interlock.node.sockets import answers
+from interlock.store.ports import StoreError
+from interlock.wire.refusal import Refused
+
+_INBOX = "interlock approvals shows the change to the approvers, and interlock approve signs it"
+
+
+def accept_configuration(invocation: Invocation, plan: Plan) -> None:
+    """Show how the written plan loosens the guard, ask for the passphrase of an enrolled key, and let the plan count as
+    signed. Raise Refused if there is no such key.
+    """
+    if answers(str(plan.data / "run" / "admin.sock")):
+        raise Refused("node_running", "a node runs with this data folder", hint=_INBOX)
+    try:
+        lines, prints = asyncio.run(_look(plan))
+        if not lines:
+            invocation.out.remark("the configuration loosens nothing that was signed; there is nothing to accept")
+            return
+        invocation.out.remark("the configuration would let through more than was signed for:")
+        for line in lines:
+            invocation.out.remark(f"  {line}")
+        name, key_print = _open_key(prints)
+        asyncio.run(_accept(plan, name, key_print))
+        invocation.out.remark(f"accepted with the key {name}; the audit log says so")
+    except (StoreError, CannotStart) as error:
+        raise Refused("not_started", str(error)) from None
+
+
+async def _look(plan: Plan) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return what loosens the guard, and the thumbprints of the approvers' keys."""
+    now, anchors = Clock().wall(), Anchors(plan.anchors, Clock())
+    try:
+        anchors.load()
+        async with opened_stores(plan, Clock()) as (store, local):
+            return await find_unsigned(plan, local.kv, now), await find_approver_prints(store.kv, anchors, now)
+    finally:
+        await anchors.close()
+
+
+def _open_key(prints: frozenset[str]) -> tuple[str, str]:
+    """Open a key of this machine that is enrolled. Return its name and thumbprint. Raise Refused if there is none."""
+    keys, own = OperatorKeys(), own_name()
+    publics = {name: keys.find_public(name) for name in keys.names()}
+    enrolled = [name for name, text in publics.items() if text and thumbprint(read_key_untrusted(text)[0]) in prints]
+    if not enrolled:
+        raise Refused("no_key", f"no key in {keys.folder} is enrolled as an approver", hint=_INBOX)
+    name = own if own in enrolled else enrolled[0]
+    if not signing.is_sealed(keys.file(name).read_bytes()[: signing.PUBLIC_BYTES_MAX]):
+        why = f"the key {name} has no passphrase, so every program on this machine could accept with it"
+        raise Refused("key_unusable", why, hint=_INBOX)
+    # AX-11.N-8: the private half decides, because a file with a public key can be replaced
+    key_print = thumbprint(keys.open(name, lambda: read_passphrase(name, None)).public)
+    if key_print not in prints:
+        raise Refused("no_key", f"the key {name} is not enrolled as an approver", hint=_INBOX)
+    return name, key_print
+
+
+async def _accept(plan: Plan, name: str, key_print: str) -> None:
+    audit = build_audit(plan.store.backend, plan.data)
+    async with opened(audit), opened_stores(plan, Clock()) as (_, local):
+        await accept_written(plan, local.kv, Recorder(audit), Clock().wall(), by=name, key_print=key_print)
