@@ -248,7 +248,7 @@ def _is_of_system(path: str) -> bool:
         for place in (each, *each.parents):
             status = place.lstat()
             is_shared = status.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not stat.S_ISLNK(status.st_mode)
-            # In a folder with the sticky bit, such as that of temporary files, no other user can replace a file of root.
+            # In a folder with the sticky bit, as of temporary files, no other user can replace a file of root.
             if status.st_uid not in SYSTEM_OWNERS or (is_shared and not status.st_mode & stat.S_ISVTX):
                 return False
     return True
