@@ -307,10 +307,17 @@ class NamesActions:
 
     @changes_registry
     def declare(self, registry: NamesRegistry, actor: Actor, name: str, who: str) -> RegistryChange[Implementation]:
-        """Record that `who` implements a surface. Every client may declare that."""
+        """Record that `who` implements a surface, which bars its withdrawal.
+
+        The controller of the surface may declare that. So may the implementer itself, if it is a controller of this
+        registry and proves that it is.
+        """
         if not who.strip() or len(who) > 200 or not who.isprintable():
             raise Refused("bad_implementation", "say who implements it, in 1 to 200 printable characters")
-        own_entry(registry, name)
+        entry, statement, implementer = own_entry(registry, name), actor.statement, registry.controller(who)
+        is_own = statement.controller == who if statement is not None else actor.principal in implementer.principals
+        # REG-N-3: by whoever answers for the surface or for the implementation
+        check_controller(actor, implementer if is_own else registry.controller(entry.change_controller), registry)
         if any(implementation.who == who for implementation in registry.remaining_implementations(name)):
             raise Refused("exists", f"{who} is declared to implement {name}")
         id, now = str(uuid.uuid4()), self._state.now

@@ -398,8 +398,14 @@ def confirm_public(invocation: Invocation, name: Name, *, override: Override = "
 
 
 @verb(app, "declare")
-def declare(invocation: Invocation, name: Name, *, who: Annotated[str, option("--by", metavar="WHO")]) -> None:
-    """Record that somebody implements a surface.
+def declare(
+    invocation: Invocation,
+    name: Name,
+    *,
+    who: Annotated[str, option("--by", metavar="WHO")],
+    override: Override = "",
+) -> None:
+    """Record that somebody implements a surface. Its change controller may, and the implementer itself.
 
     Options:
         who: Who implements it.
@@ -407,7 +413,7 @@ def declare(invocation: Invocation, name: Name, *, who: Annotated[str, option("-
     Examples:
         interlock names declare acme_search --by "Zebra's server"
     """
-    _act(invocation, "declare", name, {"who": who})
+    _act(invocation, "declare", name, {"who": who}, override)
 
 
 @verb(app, "end")

@@ -264,8 +264,9 @@ async def _play_withdrawal(here: NamesNode) -> None:
     with pytest.raises(NotFound):
         await changes.deprecate(ACME, "acme_nothing")
     here.set_day("2028-02-29")
-    await changes.declare(ZEBRA, "acme_search", "Zebra's server")
-    assert await refusal(changes.declare(ZEBRA, "acme_search", "Zebra's server")) == "exists"
+    assert await refusal(changes.declare(ZEBRA, "acme_search", "Zebra's server")) == "not_change_controller"
+    await changes.declare(ACME, "acme_search", "Zebra's server")
+    assert await refusal(changes.declare(ACME, "acme_search", "Zebra's server")) == "exists"
     await changes.deprecate(ACME, "acme_search", "acme_one")
     assert (here.entry().status, here.entry().deprecated_on) == (EntryStatus.DEPRECATED, "2028-02-29")
     assert here.entry().successor == "acme_one"

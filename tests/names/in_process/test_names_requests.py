@@ -352,7 +352,7 @@ async def test_one_client_adds_only_so_much_to_the_log_in_a_day(
     monkeypatch.setattr(actions, "ACTIONS_PER_DAY_MAX", 2)
     await here.registered()
 
-    async def declare(who: str, actor: Actor = ZEBRA) -> str | None:
+    async def declare(who: str, actor: Actor = ACME) -> str | None:
         try:
             await here.actions.act(actor, "declare", "acme_search", Raw(b'{"who":"%b"}' % who.encode()))
         except Refused as refused:
@@ -360,13 +360,13 @@ async def test_one_client_adds_only_so_much_to_the_log_in_a_day(
         return None
 
     assert [await declare(who) for who in "abc"] == [None, None, "too_many_actions"]
-    assert await declare("c", ACME) is None
-    assert await declare("d", Actor(principal="client:zebra", is_operator=True)) is None
+    assert await declare("c", ZEBRA) == "not_change_controller"
+    assert await declare("d", Actor(principal="local", is_operator=True, override="seen in use")) is None
     here.set_day("2026-11-18")
     assert await declare("e") is None
     for bad in (b'{"who":1}', b"[]", b"{", b'{"who":"x","more":1}'):
         with pytest.raises(Refused) as refused:
-            await here.actions.act(ACME, "declare", "acme_search", Raw(bad))
+            await here.actions.act(ZEBRA, "declare", "acme_search", Raw(bad))
         assert refused.value.code in ("invalid_body", "too_many_actions")
     with pytest.raises(Refused, match="actions are request"):
         await here.actions.act(ACME, "decide", "acme_search", Raw(b"{}"))

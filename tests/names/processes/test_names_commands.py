@@ -210,7 +210,9 @@ def test_each_verb_of_a_controller_and_its_refusal(node: RunningNode, folder: Pa
     decide(node, json.loads(breaking.stdout)["approval"])
     entry = json.loads(node.cli("names", "show", "acme_search", "--json").stdout)["entry"]
     assert (entry["specification"]["revision"], entry["specification"]["is_breaking"]) == (before + 2, True)
-    assert node.cli("names", "declare", "acme_search", "--by", "Zebra").returncode == 0
+    stranger = node.cli("names", "declare", "acme_search", "--by", "Zebra")
+    assert stranger.returncode == 1 and "does not act for" in stranger.stderr
+    assert node.cli("names", "declare", "acme_search", "--by", "Zebra", *override).returncode == 0
     ended = node.cli("names", "end", "acme_search", "--by", "Zebra", "--evidence", "switched off", *override)
     assert ended.returncode == 0, ended.stderr
     assert (

@@ -210,6 +210,8 @@ def test_each_action_of_a_controller_over_http_and_its_refusal(node: RunningNode
         ("Lion", "reinstate", "zoo_feed", None, (403, "not_change_controller")),
         ("Zoo", "reinstate", "zoo_feed", None, (200, "Active")),
         ("Lion", "declare", "zoo_feed", {"who": " "}, (409, "bad_implementation")),
+        ("Lion", "declare", "zoo_feed", {"who": "Tiger"}, (403, "not_change_controller")),
+        ("Zoo", "declare", "zoo_feed", {"who": "Tiger"}, (200, "recorded")),
         ("Lion", "declare", "zoo_feed", {"who": "Lion"}, (200, "recorded")),
         ("Lion", "declare", "zoo_feed", {"who": "Lion"}, (409, "exists")),
         ("Lion", "end", "zoo_feed", ended, (403, "not_change_controller")),
@@ -236,6 +238,8 @@ def test_each_action_of_a_controller_over_http_and_its_refusal(node: RunningNode
         ("Lion", "register", "lion_", {"controller": "Lion"}, (404, "not_found")),  # a prefix comes with its first name
     ):
         assert zoo(by, action, subject, body) == wanted, (by, action, subject, body)
+    forged = post(node, "/registry/names/lion_roar/declare", ZOO, "Lion", "declare", "lion_roar", {"who": "Lion"})
+    assert (forged[0], forged[1]["error"]) == (403, "not_change_controller")
     entry = json.loads(fetch(node, "/registry/names/zoo_feed")[2])
     assert (entry["change_controller"], entry["specification"]["semantics"]) == ("Zoo", "section 3")
 
