@@ -256,7 +256,8 @@ class SafetyPlan(msgspec.Struct, frozen=True, kw_only=True):
     Keys:
         mode: Whether reported steps are judged and what was not reported is refused, only judged, only recorded, or
             nothing of it. MCPAQL_SAFETY_LOOP goes first.
-        require: Principals that may call nothing outside a monitored execution.
+        require: Principals (globs) that may call nothing outside a monitored execution. client:* is every client,
+            those without a token included.
         max_autonomous_steps: How many steps an agent may take before a person has to agree that it goes on. Reads that
             are approved automatically do not count.
         risk_tolerance: Above which risk an agent pauses: 25, 50 or 75 of 100.

@@ -367,6 +367,8 @@ class RoomsEndpoint:
         joined = await self._join(caller, topic)
         if isinstance(joined, HttpRefusal):
             return joined
+        if (refusal := joined.room.find_execution_refusal(joined.principal, id)) is not None:
+            return refusal
         seat = joined.room.seats.get(joined.who.id)
         who, proposals = joined.who if seat is None else seat.participant, self._rooms.proposals
         decided: Approval | EnvelopeRefusal

@@ -195,7 +195,7 @@ class _RoomReply:
             if failure is not None:
                 log.warning("room %s: the answer to %s was lost: %s", self.room.topic, self.request.id, failure.message)
 
-        return self.room.receive(envelope, NODE, OWN, settle)
+        return self.room.receive(envelope, NODE, OWN, settle, is_guarded=True)
 
 
 def _may_use(principal: Principal, route: Route) -> bool:

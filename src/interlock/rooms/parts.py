@@ -30,7 +30,15 @@ class RoomParts(CapabilityParts):
     def __init__(self, node: NodeParts) -> None:
         plan, stores, calls, fronts = node.plan, node.stores, node.calls, node.fronts
         self._current = stores.current
-        self.rooms = RoomRegistry(plan, stores.store, stores.recorder, stores.clock, calls.proposals, stores.replicas)
+        self.rooms = RoomRegistry(
+            plan,
+            stores.store,
+            stores.recorder,
+            stores.clock,
+            calls.proposals,
+            stores.replicas,
+            calls.safety.watch.find_room_refusal,
+        )
         define_room_metrics(stores.metrics, self.rooms)
         fronts.credentials_changed.subscribe(lambda _: self.rooms.dismiss(stores.tokens.stands))
         self.endpoint = RoomsEndpoint(

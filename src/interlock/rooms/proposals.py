@@ -553,7 +553,7 @@ class ProposalTracker(DecisionReceiver):
             id=stamp.id, ts=stamp.ts, kind=MCP, sender=who.id, to=to, correlation_id=proposal_id, payload=text
         )
         self._await_reply(envelope, approval.id, b'"%b"' % stamp.id.encode(), is_gated=is_gated)
-        if (refusal := await room.publish(envelope, who, principal)) is not None:
+        if (refusal := await room.publish(envelope, who, principal, is_guarded=True)) is not None:
             if (claim := self._claims.pop(envelope.id, None)) is not None:
                 claim.timer.cancel()
             if is_gated:

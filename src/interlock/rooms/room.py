@@ -45,6 +45,7 @@ from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Pri
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.timeline import Delivery, Settle, Timeline
 from interlock.store.ports import Store
+from interlock.wire.refusal import Refusal
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +144,8 @@ class RoomFeeds(msgspec.Struct, frozen=True):
 @dataclass(frozen=True, slots=True)
 class SharedRoomParts:
     """The objects that all rooms of a node share. `granted` returns the privilege that an admin has granted to a
-    participant of a topic, or None.
+    participant of a topic, or None. `find_safety_refusal` returns why the safety loop does not let a principal act in
+    rooms, or None.
     """
 
     store: Store
@@ -153,6 +155,7 @@ class SharedRoomParts:
     tracker: "ProposalTracker"
     feeds: RoomFeeds
     granted: Callable[[str, str], Privilege | None]
+    find_safety_refusal: Callable[[str], Refusal | None]
 
 
 class Room:
@@ -176,6 +179,7 @@ class Room:
         self._clock = parts.clock
         self._feeds = parts.feeds
         self._joining: Counter[str] = Counter()  # connections that are being accepted, by participant
+        self._find_safety_refusal = parts.find_safety_refusal
         self._known = self.timeline.known
         self._rates: dict[str, RateWindow] = {}
         self._background = BackgroundTasks()
@@ -374,9 +378,19 @@ class Room:
     # What they send
 
     def receive(
-        self, envelope: Envelope, who: Participant, principal: str, settle: Settle, *, needs_protocol: bool = True
+        self,
+        envelope: Envelope,
+        who: Participant,
+        principal: str,
+        settle: Settle,
+        *,
+        needs_protocol: bool = True,
+        is_guarded: bool = False,
     ) -> EnvelopeRefusal | None:
         """Check an envelope and queue it for publication. Return a refusal, or None if it was queued.
+
+        `is_guarded` means that the guard has admitted the call that the envelope comes from, or that the node or a
+        person sends it. Otherwise the safety loop is asked about the sender.
 
         `settle` is called with None when the envelope was delivered, or with a refusal if it could not be stored. A
         decision on a proposal is not queued; for it, `settle` is called with the refusal of the tracker, or None.
@@ -386,7 +400,7 @@ class Room:
         if (refusal := enforcement.protocol_refusal(envelope, is_needed=needs_protocol)) is None:
             if envelope.protocol == V0:
                 envelope = envelopes.read_v0(envelope)
-            refusal = self._find_refusal(envelope, who)  # X-3.2-1
+            refusal = self._find_refusal(envelope, who, None if is_guarded else principal)  # X-3.2-1
         if refusal is not None:
             self.refused[refusal.code] += 1
             if refusal.code == "privilege_violation":
@@ -416,10 +430,16 @@ class Room:
         return None
 
     async def publish(
-        self, envelope: Envelope, who: Participant, principal: str, *, needs_protocol: bool = True
+        self,
+        envelope: Envelope,
+        who: Participant,
+        principal: str,
+        *,
+        needs_protocol: bool = True,
+        is_guarded: bool = False,
     ) -> EnvelopeRefusal | None:
-        """Check and queue an envelope, and wait until it is delivered. Return a refusal if it is not allowed or could
-        not be stored, otherwise None.
+        """Check and queue an envelope, as `receive` does, and wait until it is delivered. Return a refusal if it is not
+        allowed or could not be stored, otherwise None.
         """
         delivered: asyncio.Future[EnvelopeRefusal | None] = asyncio.get_running_loop().create_future()
 
@@ -427,7 +447,8 @@ class Room:
             if not delivered.done():
                 delivered.set_result(failure)
 
-        return self.receive(envelope, who, principal, settle, needs_protocol=needs_protocol) or await delivered
+        refusal = self.receive(envelope, who, principal, settle, needs_protocol=needs_protocol, is_guarded=is_guarded)
+        return refusal or await delivered
 
     def compose(
         self, kind: str, sender: str, to: tuple[str, ...], payload: bytes, answers: str | None = None
@@ -439,18 +460,38 @@ class Room:
         )
         return envelopes.decode_untrusted(envelopes.encode(envelope), self.settings.max_envelope_bytes)
 
-    def _find_refusal(self, envelope: Envelope, who: Participant) -> EnvelopeRefusal | None:
-        """Check an envelope in the order of X-5.3-1. Return the first refusal, or None if it may be published."""
+    def _find_refusal(self, envelope: Envelope, who: Participant, unguarded: str | None) -> EnvelopeRefusal | None:
+        """Check an envelope in the order of X-5.3-1. Return the first refusal, or None if it may be published.
+        `unguarded` is the principal of a sender that the safety loop is asked about.
+        """
         request = self._known.find_request(envelope.correlation_id)
         return (
             enforcement.kind_refusal(envelope, self.settings)
             or enforcement.sender_refusal(envelope, who.id)
             or enforcement.privilege_refusal(envelope, who.id, who.privilege, self.settings, request)
+            or (self._find_execution_refusal(envelope, who, unguarded, request) if unguarded is not None else None)
             or self._find_rate_refusal(envelope, who, request)
             or enforcement.payload_refusal(envelope)
             or self._known.duplicate(envelope, who.id)
             or (self.tracker.admit(self, envelope, who) if envelope.kind == PROPOSAL else None)
         )
+
+    def _find_execution_refusal(
+        self, envelope: Envelope, who: Participant, principal: str, request: OpenRequest | None
+    ) -> EnvelopeRefusal | None:
+        """Return a refusal if the safety loop does not let the sender act. An answer to a request is no action."""
+        if enforcement.is_answer(envelope, who.id, request):
+            return None
+        return self.find_execution_refusal(principal, envelope.id)
+
+    def find_execution_refusal(self, principal: str, id: str) -> EnvelopeRefusal | None:
+        """Return a refusal if the safety loop does not let a principal act in rooms (AQL-8.6.4-5). `id` is that of the
+        envelope, or of the proposal that it would decide.
+        """
+        if (refusal := self._find_safety_refusal(principal)) is None:
+            return None
+        message = "this client acts by tools alone, and reports each call first: use the tools rooms.*"
+        return EnvelopeRefusal("execution_refused", message, refusal.details, id=id)
 
     def _find_rate_refusal(
         self, envelope: Envelope, who: Participant, request: OpenRequest | None

@@ -165,7 +165,7 @@ class ProposalHold(CallHold):
         if len(proposed) >= KNOWN_MAX:
             del proposed[next(iter(proposed))]
         proposed[key] = envelope.id  # before anything is awaited: the same call made twice is proposed once
-        if (refusal := await room.publish(envelope, self.who, principal)) is not None:
+        if (refusal := await room.publish(envelope, self.who, principal, is_guarded=True)) is not None:
             proposed.pop(key, None)
         return refusal or envelope.id
 
@@ -285,7 +285,7 @@ class ParticipantLink(ConnectedLink):
             if failure is not None:
                 self.on_refused(origin, failure)
 
-        settle(self.room.receive(envelope, who, principal, settle))
+        settle(self.room.receive(envelope, who, principal, settle, is_guarded=True))
         return envelope.id
 
     def on_envelope(self, envelope: Envelope) -> None:

@@ -297,7 +297,7 @@ class RoomTools:
         envelope = room.compose(kind, member.participant.id, to, msgspec.json.encode(payload))
         if isinstance(envelope, EnvelopeRefusal):
             return envelope
-        if (refusal := await room.publish(envelope, member.participant, member.principal)) is not None:
+        if (refusal := await room.publish(envelope, member.participant, member.principal, is_guarded=True)) is not None:
             return refusal
         reply: Json = {"topic": room.topic, "id": envelope.id, "cursor": room.timeline.delivered}
         absent = [recipient for recipient in to if recipient not in room.seats]

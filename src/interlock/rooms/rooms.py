@@ -38,6 +38,7 @@ from interlock.rooms.protocol.participants import GATEWAY, OWN, Participant, Pri
 from interlock.rooms.protocol.settings import RoomSettings
 from interlock.rooms.room import REMOVED, Room, RoomAudit, RoomFeeds, SharedRoomParts
 from interlock.store.ports import Change, Store, StoreError
+from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.rooms")
 
@@ -81,8 +82,18 @@ class RoomRegistry:
     """
 
     def __init__(
-        self, plan: Plan, store: Store, recorder: Recorder, clock: Clock, proposals: ProposalTracker, replicas: Replicas
+        self,
+        plan: Plan,
+        store: Store,
+        recorder: Recorder,
+        clock: Clock,
+        proposals: ProposalTracker,
+        replicas: Replicas,
+        find_safety_refusal: Callable[[str], Refusal | None],
     ) -> None:
+        """Create the registry. `find_safety_refusal` returns why the safety loop does not let a principal act in
+        rooms, or None.
+        """
         self._plan = plan
         self._kv = store.kv
         self._clock = clock
@@ -93,7 +104,9 @@ class RoomRegistry:
         self.proposals = proposals
         self.by_topic: dict[str, Room] = {}
         granted = self._find_granted_privilege
-        self._room_parts = SharedRoomParts(store, clock, self.audit, self.records, proposals, self.feeds, granted)
+        self._room_parts = SharedRoomParts(
+            store, clock, self.audit, self.records, proposals, self.feeds, granted, find_safety_refusal
+        )
         self._elsewhere = RemoteSeats(store, replicas, clock, self.by_topic)
         proposals.judged.subscribe(lambda judgement: self.records.note_proposal(*judgement))
         self.feeds.seated.subscribe(lambda event: self._elsewhere.note(*event))

@@ -8,6 +8,7 @@ refer to the same agent.
 import hashlib
 import logging
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 from typing import Final, NamedTuple
 
 import msgspec
@@ -22,6 +23,9 @@ log = logging.getLogger("interlock.safety")
 BUCKET: Final = "agent-blocks"
 STEPS: Final = "agent-steps"
 NAME_CHARS_MAX: Final = 100
+LOCAL: Final = "local"  # who everybody without a credential on this machine is
+CERTIFICATE: Final = "certificate:"  # how the principal of a client begins that came by one
+EVERY_CLIENT: Final = "client:*"  # in `require`: also clients without a token
 _STAGES: Final = {"outcome": 2, "patterns": 3, "risk": 4, "tolerance": 5}
 
 
@@ -67,6 +71,13 @@ class Policies:
         """
         is_shared = self._general.policy.preapproved and not self.is_declared(agent)
         return AgentKey(agent.principal, "") if is_shared else agent
+
+    def is_required(self, principal: str) -> bool:
+        """Return whether a principal may call nothing outside an execution."""
+        patterns = self.plan.require
+        if EVERY_CLIENT in patterns and (principal == LOCAL or principal.startswith(CERTIFICATE)):
+            return True
+        return any(fnmatchcase(principal, pattern) for pattern in patterns)
 
 
 def _compile(plan: SafetyPlan, agent: AgentPlan) -> CompiledPolicy:

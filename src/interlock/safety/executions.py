@@ -37,7 +37,7 @@ from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock, rfc3339
 from interlock.mcp.meta import RAW_EMPTY
 from interlock.mcp.methods import PROMPTS_GET, RESOURCES_READ, TOOLS_CALL
-from interlock.safety.agents import AgentKey, agent_key
+from interlock.safety.agents import LOCAL, AgentKey, agent_key
 from interlock.safety.protocol import evaluation as protocol
 from interlock.safety.protocol.evaluation import Evaluation, Hint, normalise
 from interlock.store.ports import KeyValue, StoreError
@@ -281,7 +281,6 @@ _S = ExecutionStatus
 _LOST: Final = {"code": "INTERNAL_ERROR", "message": "The node stopped while the execution was running"}
 
 Owner = tuple[str, int]  # the principal, and the session of its client where it has one
-LOCAL: Final = "local"  # who everybody without a credential on this machine is
 STDIO: Final = "stdio"
 
 

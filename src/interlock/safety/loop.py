@@ -36,11 +36,10 @@ from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
-from interlock.safety.agents import AgentKey, Block, Blocks, Policies, StepCounts, agent_key, is_agent_name
+from interlock.safety.agents import LOCAL, AgentKey, Block, Blocks, Policies, StepCounts, agent_key, is_agent_name
 from interlock.safety.challenges import Challenges
 from interlock.safety.executions import (
     FLUSH_S,
-    LOCAL,
     SINGLE_USE,
     CallableNames,
     Execution,

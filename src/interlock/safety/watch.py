@@ -19,9 +19,8 @@ from interlock.core.calls.call import Call, CallLink
 from interlock.core.calls.caller import Caller, Principal
 from interlock.core.calls.check import CheckNumber, CheckRefusal
 from interlock.core.clock import Clock
-from interlock.safety.agents import Block
+from interlock.safety.agents import LOCAL, Block
 from interlock.safety.executions import (
-    LOCAL,
     WATCHED,
     CallNames,
     Execution,
@@ -86,7 +85,7 @@ class AgentCheck:
             verdict, reason = "later", "inside an execution: it passes if it was reported"
         elif loop.blocks.of_principal(caller.name):
             verdict, reason = "refuse", "agent_blocked"
-        elif caller.name in loop.plan.require:
+        elif loop.policies.is_required(caller.name):
             verdict, reason = "refuse", "execution_required: safety.require names this caller"
         else:
             verdict, reason = "pass", "no agent of this caller is running"
@@ -138,18 +137,31 @@ class AgentCheck:
         return None if grant.has_shown(run_text) else protocol.evaluate_call(policy, (), danger, run_text)
 
     def may_notify(self, caller: Caller) -> bool:
-        """Return whether a client may send notifications now.
+        """Return whether a client may send notifications now. They cannot be reported first, as calls can."""
+        owner = find_owner(caller)
+        mine = self.loop.executions.by_owner.get(owner) if owner is not None else None
+        return self._find_unreported_refusal(caller.principal.name, has_execution=bool(mine)) is None
 
-        They may not while the client has an execution, or must have one, because every action must be reported first.
-        Nor may they if an agent of its principal is blocked, unless the principal is that of local callers.
+    def find_room_refusal(self, principal: str) -> Refusal | None:
+        """Return why a client may not act in rooms otherwise than by calls, which it can report. Return None if it
+        may.
         """
-        loop = self.loop
+        has_execution = principal != LOCAL and any(live.principal == principal for live in self.loop.executions.live())
+        return self._find_unreported_refusal(principal, has_execution=has_execution)
+
+    def _find_unreported_refusal(self, principal: str, *, has_execution: bool) -> Refusal | None:
+        """Return why a client may not act in a way that it cannot report, or None.
+
+        It may not while it has an execution, or must have one, because every action must be reported first. Nor may it
+        if an agent of its principal is blocked, unless the principal is that of local callers.
+        """
         if not self.is_needed:
-            return True
-        owner, principal = find_owner(caller), caller.principal.name
-        if principal in loop.plan.require or (owner is not None and loop.executions.by_owner.get(owner)):
-            return False
-        return principal == LOCAL or not loop.blocks.of_principal(principal)
+            return None
+        if principal != LOCAL and (blocked := self.loop.blocks.of_principal(principal)):  # AQL-8.6.4-5
+            return self._fault("agent_blocked", blocked=blocked[0])
+        if self.loop.policies.is_required(principal):
+            return self._fault("execution_required")
+        return self._fault("unreported_action") if has_execution else None
 
     def use(self, call: Call) -> None:
         """Use up the reported names of a call that a person has released, before the call is sent."""
@@ -194,7 +206,7 @@ class AgentCheck:
         if not mine and principal != LOCAL:
             blocked = loop.blocks.of_principal(principal)
         if not mine and not blocked:
-            return self._fault("execution_required") if principal in loop.plan.require else None
+            return self._fault("execution_required") if loop.policies.is_required(principal) else None
         if blocked:  # AQL-8.6.4-5
             return self._fault("agent_blocked", blocked=blocked[0])
         waiting = [each for each in mine if each.pause is not None or each.status is ExecutionStatus.PENDING]

@@ -72,7 +72,9 @@ UNAVAILABLE: Final = _define("unavailable", 32131, http_status=503)
 RESULT_TOO_LARGE: Final = _define("result_too_large", 32132)
 SURFACE_MISMATCH: Final = _define("surface_mismatch", 32140, aql="PERMISSION_DENIED")  # by the registry of names
 SPECIFICATION_DRIFT: Final = _define("specification_drift", 32141, aql="PERMISSION_DENIED")
-EXECUTION_REFUSED: Final = _define("execution_refused", 32150, aql="PERMISSION_DENIED")  # by the safety loop of MCP-AQL
+EXECUTION_REFUSED: Final = _define(
+    "execution_refused", 32150, http_status=403, aql="PERMISSION_DENIED"
+)  # by the safety loop of MCP-AQL
 
 # MCP-AX links
 NAMESPACE_CONFLICT: Final = _define("namespace_conflict", 32110)  # AX-4.2-2

@@ -83,7 +83,7 @@ class Replica(StoredInbox):
         approvals = ApprovalStore(store.kv, clock, self.replicas.own_id)
         self.inbox = Inbox(approvals, ApprovalAudit(self.recorder), clock, ApprovalsPlan(), self.replicas)
         self.proposals = ProposalTracker(self.inbox, self.recorder, clock, lambda _: None, self.replicas)
-        self.rooms = RoomRegistry(PLAN, store, self.recorder, clock, self.proposals, self.replicas)
+        self.rooms = RoomRegistry(PLAN, store, self.recorder, clock, self.proposals, self.replicas, lambda _: None)
         self.replicas.on_change(inbox.BUCKET, self.inbox.take_change)
         self.changes = Changes(self.replicas)
 

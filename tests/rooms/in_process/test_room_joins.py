@@ -74,7 +74,7 @@ async def test_places_and_privileges_are_those_of_the_moment_a_connection_comes_
     def make(desk: Any) -> None:
         replicas = Replicas(desk.store, clock)
         proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
-        instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
+        instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas, lambda _: None))
 
     async with stored_inbox(tmp_path, clock, made=make):
         (rooms,) = instances
@@ -149,7 +149,7 @@ async def test_a_timed_promotion_always_ends(tmp_path: Path, granted_s: float) -
     def make(desk: Any) -> None:
         replicas = Replicas(desk.store, clock)
         proposals = ProposalTracker(desk.inbox, desk.recorder, clock, lambda _: None, replicas)
-        instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas))
+        instances.append(RoomRegistry(PLAN, desk.store, desk.recorder, clock, proposals, replicas, lambda _: None))
 
     async with stored_inbox(tmp_path, clock, made=make):
         (rooms,) = instances

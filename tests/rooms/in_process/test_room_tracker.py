@@ -50,7 +50,14 @@ class Garden:
         room_settings = RoomSettings(proposal_ttl_s=60, **settings)
         self.records = records = ParticipantRecords(desk.store.kv, desk.clock)
         parts = SharedRoomParts(
-            desk.store, desk.clock, audit, records, self.proposals, RoomFeeds(), lambda topic, participant: None
+            desk.store,
+            desk.clock,
+            audit,
+            records,
+            self.proposals,
+            RoomFeeds(),
+            granted=lambda topic, participant: None,
+            find_safety_refusal=lambda principal: None,
         )
         self.room = Room("garden", room_settings, parts)
 

@@ -205,3 +205,22 @@ def test_the_step_limit_counts_for_the_agent_whatever_it_starts_again_or_is_call
         assert run(node, home, "approve", paused["confirmation_id"], "--yes").returncode == 0
         again = agent.step("coder", hint)["data"]["autonomy"]
         assert (again["continue"], again["stepsRemaining"]) == (True, 2)
+
+
+@pytest.mark.req("AQL-8.6.1-2")
+def test_every_client_that_is_required_includes_those_without_a_token(tmp_path: Path) -> None:
+    servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary.jsonl"))}
+    safety = '[safety]\nmode = "enforcing"\nrequire = ["client:*"]\n'
+    with running_node(tmp_path, servers, safety) as node:
+        node.wait_link("plant", {"state": "ready"})
+        token = str(node.admin("/admin/tokens", "POST", {"name": "laptop", "for": "client"})["token"])
+        for credential in (token, None):
+            with Wire(node, "/mcp/flat", credential) as wire:
+                called = wire.modern("tools/call", {"name": "plant.look", "arguments": {}}).message
+                assert called["error"]["data"]["reason"] == "execution_required"
+            with Wire(node, "/mcp/flat", credential) as wire:
+                wire.initialize()
+                called = wire.legacy("tools/call", {"name": "plant.look", "arguments": {}}).message
+                assert called["error"]["data"]["reason"] == "execution_required"
+        done = node.cli("tools", "call", "plant.look")
+        assert (done.returncode, "execution_required" in done.stderr) == (1, True), done.stderr

@@ -106,15 +106,21 @@ def privilege_refusal(
         return EnvelopeRefusal("kind_not_allowed", why, id=envelope.id)
     if envelope.kind != MCP:  # X-3.1-6
         return None
-    if settings.restricted_replies == "allow" and request is not None and request.awaits(sender):
-        members = _decode_members_or_empty(envelope.payload)
-        is_response = "method" not in members and ("result" in members) != ("error" in members)
-        if is_response and bytes(members.get("id", Raw(b""))) == request.rpc_id != b"null":
-            return None
+    if settings.restricted_replies == "allow" and is_answer(envelope, sender, request):
+        return None
     # X-3.1-4, X-4.2-1
     return EnvelopeRefusal(
         "privilege_violation", envelopes.VIOLATION_MESSAGE, id=envelope.id, answers=rpc_id(envelope.payload)
     )
+
+
+def is_answer(envelope: Envelope, sender: str, request: OpenRequest | None) -> bool:
+    """Return whether an envelope is the response that a request still expects of its sender."""
+    if envelope.kind != MCP or request is None or not request.awaits(sender):
+        return False
+    members = _decode_members_or_empty(envelope.payload)
+    is_response = "method" not in members and ("result" in members) != ("error" in members)
+    return is_response and bytes(members.get("id", Raw(b""))) == request.rpc_id != b"null"
 
 
 def is_request(payload: bytes) -> bool:

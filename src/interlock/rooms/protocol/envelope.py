@@ -34,7 +34,7 @@ CODES: Final = (
     "invalid_json invalid_envelope invalid_proposal invalid_chat unsupported_protocol unknown_kind kind_not_allowed"
     " reserved_kind from_mismatch duplicate_id envelope_too_large rate_limited one_recipient not_proposer"
     " already_claimed proposal_expired unknown_proposal self_approval target_absent privilege_violation unavailable"
-    " unknown_topic room_full removed history_gap input_invalid secret_found"
+    " unknown_topic room_full removed history_gap input_invalid secret_found execution_refused"
 )
 
 # MCPx 4.4.2, to the letter.
