@@ -200,3 +200,22 @@ def test_check_starts_no_server(check: Check, tmp_path: Path, monkeypatch: pytes
     (tmp_path / "bin" / "witness").write_text(f"#!/bin/sh\n: > {tmp_path / 'started'}\n")
     assert check.warnings('[servers.a]\ncommand = "witness"\n') == []
     assert not os.path.lexists(tmp_path / "started")
+
+
+@pytest.mark.req("AQL-8.6.1-2")
+def test_a_required_principal_that_matches_nobody_is_warned_of(check: Check) -> None:
+    made = check.inline("access", "token", "--for", "client", "--name", "laptop")
+    assert made.code == 0, made.err
+    everybody = '["client:*", "client:lap*", "client:laptop", "local", "*"]'
+    assert check.warnings(f"[safety]\nrequire = {everybody}\n") == []
+    issuers = '[auth]\nissuers = [{ name = "corp", url = "https://login.example.com" }]\n'
+    may_come = '["client:corp/*", "client:corp/alice@x", "client:c*"]'
+    assert check.warnings(f"{issuers}[safety]\nrequire = {may_come}\n") == []
+    text = '[safety]\nrequire = ["laptop", "clients:*", "client:other", "client:corp/*", "room:x"]\n'
+    found = check.warnings(text)
+    assert [(line, key) for line, key, _ in found] == [(2, "safety.require")] * 5
+    for (_, _, message), name in zip(
+        found, ("laptop", "clients:*", "client:other", "client:corp/*", "room:x"), strict=True
+    ):
+        assert message == f"'require' in [safety] names '{name}', which matches no client"
+    assert "hint: client:* is every client" in check(text).out

@@ -270,3 +270,10 @@ def test_a_server_that_wants_a_person_is_found(place: Place, node: FakeOperation
     found = place.only("server")
     assert (found["command"], "links logs" in found["remedy"]) == (None, False)
     assert "a node is running" in place.inline("doctor").out
+
+
+@pytest.mark.req("AQL-8.6.1-2")
+def test_a_required_principal_that_matches_nobody_is_found(place: Place) -> None:
+    place.write('[safety]\nrequire = ["client:*", "coder"]\n')
+    finding = place.only("configuration")
+    assert finding["problem"].endswith("'require' in [safety] names 'coder', which matches no client")

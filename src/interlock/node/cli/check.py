@@ -153,7 +153,7 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
     from interlock.config.load import ConfigInvalid
     from interlock.config.plan import Spawn
     from interlock.drivers.workspace.scan import scan_workspace
-    from interlock.node.cli.machine import is_sandboxed, missing_on_machine
+    from interlock.node.cli.machine import is_sandboxed, list_tokens, missing_on_machine, unmatched_principals
 
     out = invocation.out
     try:
@@ -162,6 +162,8 @@ def _check(invocation: Invocation, *, effective: bool, strict: bool, upstream: b
         _report(invocation, errors=invalid.problems, warnings=())
         raise typer.Exit(EXIT_REFUSED) from None
     warnings = (*loaded.warnings, *missing_on_machine(loaded))
+    if loaded.plan.safety.require:
+        warnings += tuple(unmatched_principals(loaded, list_tokens(invocation)))
     scan = scan_workspace(loaded.plan)
     drivers = None  # whose checks are imported only if there are any
     if scan.folders or scan.contracts or scan.problems:

@@ -5,18 +5,27 @@ warning, reported at the place where it was written.
 """
 
 import os
+import re
 from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
 from pathlib import Path
 from shutil import which
+from typing import Final
 
 from msgspec.structs import replace
 
+from interlock.access.api import LIST_TOKENS, Token, Tokens
+from interlock.cli.command import Invocation
 from interlock.config.effective import masked_text
 from interlock.config.load import Loaded, Problem
 from interlock.config.plan import ServerPlan, Spawn
-from interlock.config.problems import At
+from interlock.config.problems import At, quoted_word
 from interlock.config.value_types import SECRET_REFERENCE, secret_slug
 from interlock.process.child import RESERVED_PREFIX, ChildStartFailed, child_environment, missing_script, program
+from interlock.safety.agents import CERTIFICATE, EVERY_CLIENT, LOCAL
+from interlock.wire.refusal import Refused
+
+_GLOB: Final = re.compile(r"[*?\[]")
 
 
 def missing_on_machine(loaded: Loaded) -> Iterator[Problem]:
@@ -80,6 +89,42 @@ def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
             continue
         for slug in sorted(slugs - stored):
             yield at.problem(f"it needs the secret {slug}, which is not set", f"interlock secrets set {slug}")
+
+
+def list_tokens(invocation: Invocation) -> tuple[Token, ...]:
+    """Return the tokens of a node, or of its data folder if it does not run. Return none if they cannot be read."""
+    from interlock.cli.client.offline import OfflineNode
+
+    try:
+        return invocation.node.call(LIST_TOKENS).as_(Tokens).tokens
+    except Refused:
+        pass
+    try:
+        plan = invocation.loaded.plan
+        if not (plan.data / "store.db").exists():
+            return ()
+        return OfflineNode(plan, plan.data).call(LIST_TOKENS).as_(Tokens).tokens
+    except Refused:
+        return ()
+
+
+def unmatched_principals(loaded: Loaded, tokens: Iterable[Token]) -> Iterator[Problem]:
+    """Yield a problem for each entry of `safety.require` that no client of the node has the name for.
+
+    Of authorization servers and certificates only the beginning of a name is known.
+    """
+    plan, at = loaded.plan, loaded.written.get(("safety", "require"))
+    if at is None:
+        return
+    names = [LOCAL, *(f"{token.audience}:{token.name}" for token in tokens if token.audience in ("client", "room"))]
+    beginnings = [f"client:{issuer.name}/" for issuer in plan.auth.issuers]
+    beginnings += [CERTIFICATE] if plan.node.client_ca is not None else []
+    for pattern in plan.safety.require:
+        literal = _GLOB.split(pattern, 1)[0]
+        may_begin = any(each.startswith(literal) or literal.startswith(each) for each in beginnings)
+        if pattern != EVERY_CLIENT and not may_begin and not any(fnmatchcase(name, pattern) for name in names):
+            hint = f"{EVERY_CLIENT} is every client; interlock access list shows the names of those with tokens"
+            yield at.problem(f"'require' in [safety] names {quoted_word(pattern)}, which matches no client", hint)
 
 
 def _slugs(*texts: str) -> frozenset[str]:

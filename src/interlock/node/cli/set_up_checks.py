@@ -23,8 +23,8 @@ from typing import Final
 
 import msgspec
 
-from interlock.access.api import LIST_TOKENS, Token, Tokens
-from interlock.cli.client.offline import OfflineNode, has_stored_approver
+from interlock.access.api import Token
+from interlock.cli.client.offline import has_stored_approver
 from interlock.cli.command import Invocation, at_place, read_configuration
 from interlock.cli.terminal.text import count
 from interlock.config.load import ConfigInvalid, Loaded
@@ -32,7 +32,7 @@ from interlock.config.plan import Plan, Spawn
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.workspace.scan import scan_workspace
 from interlock.net.protocol.address_scope import is_loopback
-from interlock.node.cli.machine import missing_on_machine, no_sandbox
+from interlock.node.cli.machine import list_tokens, missing_on_machine, no_sandbox, unmatched_principals
 from interlock.node.cli.tree import approver_step
 from interlock.operator.api import GET_STATUS, Status
 from interlock.wire.refusal import Refused
@@ -107,7 +107,9 @@ def examine(invocation: Invocation) -> Examination:
             )
             for invalid_setting in invalid.problems
         ]
-    set_up = SetUp(invocation=invocation, loaded=loaded, status=_find_status(invocation), tokens=_tokens(invocation))
+    set_up = SetUp(
+        invocation=invocation, loaded=loaded, status=_find_status(invocation), tokens=list_tokens(invocation)
+    )
     findings = [
         Finding(check=name, problem=problem, remedy=remedy, command=command)
         for name, check in CHECKS.items()
@@ -127,25 +129,11 @@ def _find_status(invocation: Invocation) -> Status | None:
         return None
 
 
-def _tokens(invocation: Invocation) -> tuple[Token, ...]:
-
-    try:
-        return invocation.node.call(LIST_TOKENS).as_(Tokens).tokens
-    except Refused:
-        pass
-    try:
-        plan = invocation.loaded.plan
-        if not (plan.data / "store.db").exists():
-            return ()
-        return OfflineNode(plan, plan.data).call(LIST_TOKENS).as_(Tokens).tokens
-    except Refused:
-        return ()
-
-
 def _configuration(set_up: SetUp) -> Findings:
     """Yield the warnings of `interlock check`, and changes of the configuration that are not in effect."""
     if set_up.loaded is not None and not set_up.is_remote:
-        for problem in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded)):
+        unmatched = unmatched_principals(set_up.loaded, set_up.tokens)
+        for problem in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded), *unmatched):
             hint = problem.hint or "interlock check shows the place"
             yield f"{at_place(problem)}{problem.message}", hint, hint if hint.startswith("interlock ") else None
     state = set_up.status.configuration if set_up.status is not None else None
