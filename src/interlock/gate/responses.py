@@ -92,8 +92,9 @@ class Responses:
         if approval.kind is Kind.DEFINITION:
             return held_call.unclassified_result(demand, **form)
         has_approvers = self.has_approvers(approval.tool)
-        ways = ways_out(hold.route, approval.id) if has_approvers else ()
-        advice = f"To be asked less often, the person can {', or '.join(ways)}." if ways else ""
+        # AX-11.N-9: no line of the configuration, which a model could write; the inbox has it, for people
+        can_be_granted = has_approvers and may_be_granted(hold.route)
+        advice = f"To be asked less often, the person can {grant_way(approval.id)}." if can_be_granted else ""
         more = "".join(f" {sentence}" for sentence in (uncovered, advice) if sentence)
         return held_call.held_result(demand, has_approvers=has_approvers, more=more, **form)
 
@@ -162,11 +163,18 @@ class Responses:
         return ReturningClient(visit, find_string(answer.get("action")) == "decline")
 
 
+def grant_way(approval_id: str) -> str:
+    """Return the suggestion to sign a standing grant, as a phrase."""
+    return f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)"
+
+
 def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
-    """Return suggestions for being asked less often about calls over this route, as phrases for a person."""
+    """Return suggestions for being asked less often about calls over this route, as phrases for a person. They name
+    lines of the configuration, and are not for clients.
+    """
     ways = []
     if may_be_granted(route):
-        ways.append(f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)")
+        ways.append(grant_way(approval_id))
     offer, link = route.link.offer, route.link
     # The tool can be declared reversible if that is possible at this node and would end the approvals of its calls.
     if route.irreversible and may_be_granted(route) and not offer.is_aggregator and not link.checks_input:

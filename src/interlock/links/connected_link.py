@@ -417,7 +417,7 @@ class ConnectedLink(Link):
         if len(self.denied) < DENIED_MAX:
             self.denied.setdefault(denied.place, denied)
         if isinstance(call := self.find_call(None), Call):
-            call.sink = add_note(call.sink, f"Interlock: {denied.text}")
+            call.sink = add_note(call.sink, f"Interlock: {denied.client_text}")
             return
         for call in self.waiting.calls_in_flight:
             call.sink = add_note(call.sink, _EGRESS_DENIED.format(self.name))

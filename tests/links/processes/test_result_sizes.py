@@ -49,7 +49,7 @@ def assert_too_large(answer: Any, limit: int = LIMIT) -> None:
     data = error["data"]
     assert (data["reason"], data["limit_bytes"], data["outcome"]) == ("result_too_large", limit, "unknown")
     assert "retry_after_ms" not in data
-    assert "less" in data["next"] and "result_bytes" in data["next"]
+    assert "less" in data["next"] and "result_bytes" not in data["next"]
 
 
 def said(answer: Any) -> Any:

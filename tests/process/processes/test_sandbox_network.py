@@ -177,7 +177,7 @@ def _text(text: str) -> dict[str, str]:
     return {"type": "text", "text": text}
 
 
-@pytest.mark.req("AIP-security-2")
+@pytest.mark.req("AIP-security-2", "AX-11.N-9")
 @pytest.mark.parametrize(
     ("server", "how"), [*(("none", how) for how in PYTHON_WAYS), ("node-none", "fetch"), ("node-none", "get")]
 )
@@ -190,7 +190,7 @@ def test_a_server_without_network_says_so_in_the_result(
         said = texts(got(node, server, how, "https://api.weather.example/today"))
         assert said[-1] == (
             "Interlock: egress_denied: api.weather.example: this server has no network; "
-            f'allow with: egress = ["api.weather.example"] in [servers.{server}] of interlock.toml'
+            "interlock status says how a person allows it"
         )
 
 

@@ -341,6 +341,9 @@ def out_of_sight(arguments: Iterable[str], view: SandboxView) -> list[str]:
 # `EgressDenial` is here because people read about a host that was refused beside the command that permits it.
 
 
+_ALLOW: Final = "allow with:"
+
+
 class EgressDenial(msgspec.Struct, frozen=True, kw_only=True):
     """A host that a sandboxed server tried to reach without permission, as shown to people and clients and in the audit
     log.
@@ -359,6 +362,13 @@ class EgressDenial(msgspec.Struct, frozen=True, kw_only=True):
     def text(self) -> str:
         return f"egress_denied: {self.place}: {self.why}; {self.remedy}"
 
+    @property
+    def client_text(self) -> str:
+        """Return the text without a line of the configuration, which a model could write (AX-11.N-9)."""
+        is_command = self.remedy.startswith(f"{_ALLOW} interlock ")
+        way = self.remedy if is_command else "interlock status says how a person allows it"
+        return f"egress_denied: {self.place}: {self.why}; {way}"
+
 
 def remedy(segment: str, entries: Sequence[str], host: str) -> str:
     """Return how an operator can permit the host in addition to `entries`.
@@ -367,9 +377,9 @@ def remedy(segment: str, entries: Sequence[str], host: str) -> str:
     """
     segment, _, _ = segment.partition("+")
     if "@" in segment:
-        return f"allow with: interlock drivers allow {server_name(segment)} {host}"
+        return f"{_ALLOW} interlock drivers allow {server_name(segment)} {host}"
     listed = ", ".join(f'"{each}"' for each in (*entries, host))
-    return f"allow with: egress = [{listed}] in [servers.{segment}] of interlock.toml"
+    return f"{_ALLOW} egress = [{listed}] in [servers.{segment}] of interlock.toml"
 
 
 TEMPORARY_BYTES: Final = 64 * 1024 * 1024  # in memory; TMPDIR is on disk

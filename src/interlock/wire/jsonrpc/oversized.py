@@ -58,7 +58,7 @@ def result_too_large(limit: int) -> Refusal:
         "reason": "result_too_large",
         "limit_bytes": limit,
         "outcome": "unknown",
-        "next": "ask for less at a time; an operator can raise result_bytes of this server",
+        "next": "ask for less at a time; the operator of this node sets the limit",
     }
     return Refusal(RESULT_TOO_LARGE, "result_too_large", data)
 
@@ -68,7 +68,7 @@ def message_too_large(limit: int) -> Refusal:
     data = {
         "reason": "message_too_large",
         "limit_bytes": limit,
-        "next": "send less at a time, or a reference to it; an operator can raise limits.message_bytes",
+        "next": "send less at a time, or a reference to it; the operator of this node sets the limit",
     }
     return Refusal(INVALID_REQUEST, f"the message is larger than the limit of {limit} bytes", data)
 
