@@ -5,6 +5,7 @@ lift it. The client chooses the name of an agent, so a name is unique only withi
 refer to the same agent.
 """
 
+import asyncio
 import hashlib
 import logging
 from dataclasses import dataclass, field
@@ -182,11 +183,17 @@ class Block(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Blocks:
-    """Table of blocked agents, in memory and in the store. Its methods raise StoreError."""
+    """Table of blocked agents, in memory and in the store. Its methods raise StoreError.
+
+    A block that could not be written counts here at once, and `flush` writes it later, so that it reaches the other
+    replicas and survives a restart.
+    """
 
     kv: KeyValue
     clock: Clock
     _by_agent: dict[AgentKey, Block] = field(default_factory=dict, init=False)
+    _unwritten: set[AgentKey] = field(default_factory=set, init=False)
+    _writing: asyncio.Lock = field(default_factory=asyncio.Lock, init=False)
 
     async def open(self) -> None:
         """Load the blocks from the store.
@@ -208,6 +215,7 @@ class Blocks:
             self._by_agent[block.agent] = block
         else:
             self._by_agent = {agent: block for agent, block in self._by_agent.items() if agent.stored != change.key}
+            self._unwritten &= self._by_agent.keys()
 
     def find(self, agent: AgentKey) -> Block | None:
         return self._by_agent.get(agent)
@@ -221,10 +229,28 @@ class Blocks:
     async def put(self, block: Block) -> None:
         # The block counts at once, and the agent is informed only when the block is on disk.
         self._by_agent[block.agent] = block
-        await self.kv.put(BUCKET, block.agent.stored, msgspec.json.encode(block), self.clock.wall())  # AQL-8.8.3-3
+        self._unwritten.add(block.agent)
+        await self._write(block.agent)
+
+    async def flush(self) -> list[Block]:
+        """Write the blocks that could not be written before, and return them."""
+        return [block for agent in list(self._unwritten) if (block := await self._write(agent)) is not None]
+
+    async def _write(self, agent: AgentKey) -> Block | None:
+        """Write the block of an agent. Return None if that has been done, or the block was lifted."""
+        async with self._writing:
+            block = self._by_agent.get(agent)
+            if block is None or agent not in self._unwritten:
+                return None
+            await self.kv.put(BUCKET, agent.stored, msgspec.json.encode(block), self.clock.wall())  # AQL-8.8.3-3
+            if self._by_agent.get(agent) is block:
+                self._unwritten.discard(agent)
+            return block
 
     async def lift(self, agent: AgentKey) -> Block | None:
-        if agent not in self._by_agent:
-            return None
-        await self.kv.delete(BUCKET, agent.stored)
-        return self._by_agent.pop(agent, None)
+        async with self._writing:
+            if agent not in self._by_agent:
+                return None
+            await self.kv.delete(BUCKET, agent.stored)
+            self._unwritten.discard(agent)
+            return self._by_agent.pop(agent, None)

@@ -149,6 +149,7 @@ class SafetyLoop(DecisionReceiver):
             self._end(execution, _S.CANCELLED, "the node stopped")
         await self.executions.flush()
         await self.step_counts.flush()
+        await self._write_blocks()
 
     def replan(self, plan: SafetyPlan) -> None:
         """Apply a changed plan, starting with the next step."""
@@ -175,6 +176,19 @@ class SafetyLoop(DecisionReceiver):
             self.fail_idle()
             await self.executions.flush()
             await self.step_counts.flush()
+            await self._write_blocks()
+
+    async def _write_blocks(self) -> None:
+        """Write the blocks that the store did not take before, and ask a person about each."""
+        try:
+            for block in await self.blocks.flush():
+                agent, name = block.agent, block.name
+                log.warning("the agent %r of %s is blocked: written as the store answers again", name, agent.principal)
+                self.record_about(agent, name, "block", "blocked", approval=block.challenge_id, reason=block.reason)
+                if not self.challenges.is_waiting(block.challenge_id):
+                    await self.order_challenge(agent)
+        except StoreError as refused:
+            log.error("a block cannot be written yet: %s", refused)
 
     def fail_idle(self) -> None:
         before = self.clock.wall() - self.idle_s

@@ -152,6 +152,32 @@ def test_an_agent_that_one_replica_blocked_is_blocked_at_the_other(tmp_path: Pat
         assert "another replica" in json.dumps(said), said
 
 
+@pytest.mark.req("AQL-8.8.3-3")
+def test_a_block_that_the_store_did_not_take_is_refused_and_reaches_all_later(tmp_path: Path) -> None:
+    servers = {"plant": actuator_table(ActuatorLog(tmp_path / "diary"))}
+    with running_replicas(tmp_path, servers, ANCHORED + SAFETY) as running:
+        made = running.one.admin("/admin/tokens", "POST", {"name": "laptop", "for": "client"})
+        here, there = Agent(running.one, made["token"]), Agent(running.other, made["token"])
+        assert here.do("execute_agent", element_name="coder")["data"]["status"] == "running"
+        running.other.wait_link("plant", {"state": "ready"})
+        assert "result" in there.call("/mcp/flat", "plant.look", {})
+        running.server.pause()
+        refused = here.step("coder", "drop_table users")
+        assert refused["success"] is False, refused
+        blocked = here.call("/mcp/flat", "plant.look", {})["error"]["data"]["reason"]
+        assert blocked == "agent_blocked"  # it counts here at once
+        running.server.kill()  # with what it had not read
+        running.server.start()
+
+        def is_blocked_there() -> bool:
+            said = there.call("/mcp/flat", "plant.look", {})
+            return said.get("error", {}).get("data", {}).get("reason") == "agent_blocked"
+
+        wait_for(is_blocked_there, 20.0)
+        wait_for(lambda: running.other.admin("/approvals?kind=verify")["approvals"], 20.0)
+        assert running.one.admin("/admin/status")["safety"]["blocked"] == 1
+
+
 def test_a_call_begun_by_a_killed_replica_is_reported_as_unknown(tmp_path: Path) -> None:
     diary = ActuatorLog(tmp_path / "diary")
     with running_replicas(tmp_path, {"plant": actuator_table(diary)}, ANCHORED) as running:
