@@ -182,6 +182,7 @@ async def make_way(kind: str, schema: bytes = b'{"type":"object"}') -> Way:
         gate=gate,
         decisions=gate,
         arrivals=gate,
+        absent_tools=gate,
     )
     if kind != BUDGETED:
         return Way(dispatch, catalog, None)

@@ -26,7 +26,8 @@ from interlock.aql.protocol.classification import CategoryVerdict
 from interlock.aql.protocol.envelope import AnswerWarning
 from interlock.aql.protocol.families import LOOP_PROFILE, PROFILES, AqlEndpoints, Mode, Profile, custom_profile
 from interlock.aql.protocol.introspection import protocol_types
-from interlock.aql.protocol.model import SPEC_VERSION, AqlOperation, TypeDeclaration, reserved_names
+from interlock.aql.protocol.model import SPEC_VERSION, AqlOperation, TypeDeclaration, operation_name, reserved_names
+from interlock.aql.protocol.search import folded
 from interlock.aql.protocol.tokens import ConfirmationTokens, TokenLives, TokenNote
 from interlock.catalog.catalog import Catalog, Namespace
 from interlock.catalog.routes import Route
@@ -35,6 +36,7 @@ from interlock.core.audit_record import AuditRecord, SessionVia
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
+from interlock.dispatch.absent_tools import AbsentTool
 from interlock.dispatch.dispatch import Dispatch
 from interlock.links.link import Link
 from interlock.safety.executions import STDIO
@@ -79,6 +81,7 @@ class AqlAdapter:
         lives = token_lives(self.plan.aql.danger)
         self.tokens = ConfirmationTokens(self.clock.wall, partial(secrets.token_urlsafe, 32), lives, self._record_token)
         self.lifted_servers = LiftedServers(dispatch, self.names.lifted)
+        self._absent_tools = dispatch.absent_tools if dispatch is not None else None
         self.names.lifted.changed.subscribe(lambda _: self._forget_indexes())
 
     @property
@@ -121,6 +124,22 @@ class AqlAdapter:
                 self._indexes.clear()
             cached = self._indexes[key] = (namespace, self._native.version, self._make(namespace, caller))
         return cached[2]
+
+    def find_absent(self, caller: Caller, name: str) -> AbsentTool | None:
+        """Return the tool that the caller means by the name of an operation and that cannot be called now, or None."""
+        if self._absent_tools is None:
+            return None
+        view, form = self.catalog.namespace.view(caller.key), folded(name)
+        for tool in self._absent_tools.all(view):
+            if tool.qualified is None:
+                if name.startswith(operation_name(f"{tool.segment}.x").removesuffix("x")):
+                    return tool
+            elif name == operation_name(tool.qualified) or form in (
+                folded(tool.original or ""),
+                folded(tool.qualified),
+            ):
+                return tool
+        return None
 
     def _make(self, namespace: Namespace, caller: Caller) -> OperationIndex:
         """Build the index of a caller: introspection, native operations, and the operations of the tools in

@@ -105,7 +105,10 @@ class Introspection:
             near = ", ".join(index.near(query.name)[:SUGGESTED_MAX])
             # The schema of the answer has no place for suggestions, so they are content beside it.
             text = f"There is no operation '{query.name[:NAME_SHOWN_MAX]}'. Did you mean {near}?"
-            blocks = (Raw(encode_value({"type": "text", "text": text})),) if near else ()
+            if (absent := self._adapter.find_absent(caller, query.name)) is not None:
+                whose = "" if absent.qualified is not None else f"The operations of {absent.segment} are not known: "
+                text = f"The operation '{query.name[:NAME_SHOWN_MAX]}' is not there now. {whose}{absent.text}."
+            blocks = (Raw(encode_value({"type": "text", "text": text})),) if near or absent is not None else ()
             return OperationAnswer(data={"operation": None}, blocks=blocks)
         data = self._operations(caller, index, query, endpoints)
         if missing:
@@ -309,7 +312,14 @@ class AqlSurface:
                 return later
         if entry is None:  # AQL-8.5.2-1
             because = _LOOP_OFF if request.operation in _LOOP_OPERATIONS else ""
-            unknown = errors.unknown_operation(request.operation, index.near(request.operation), because=because)
+            absent = self.adapter.find_absent(caller, request.operation)
+            if absent is not None and absent.qualified is not None:
+                members = {"reason": absent.reason, "retry_after_ms": absent.retry_after_ms}
+                return self._fail(client_request, errors.internal_error(absent.text, **members), deliver)
+            near = index.near(request.operation)
+            if absent is not None:  # what is like the name is probably not what was meant
+                near, because = [], f"The operations of {absent.segment} are not known: {absent.text}"
+            unknown = errors.unknown_operation(request.operation, near, because=because)
             return self._fail(client_request, unknown, deliver)
         if tool.family is not None:
             wrong = self._misplaced(entry, tool)

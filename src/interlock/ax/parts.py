@@ -12,6 +12,7 @@ from interlock.config.plan import Plan
 from interlock.core.calls.caller import principal_for
 from interlock.core.feed import Feed
 from interlock.core.part import Part
+from interlock.dispatch.absent_tools import AbsentServer
 from interlock.node.capability_parts import App, CapabilityParts, NodeParts, Stage
 from interlock.node.reload import ReloadStep, ReloadSteps
 
@@ -45,11 +46,16 @@ class AxParts(CapabilityParts):
         )
         self.children = ChildSupervisor(plan, self.registrar, node.links.connector_parts)
         calls.dispatch.arrivals.expect(lambda: self.children.is_settled, self.children.settle)
+        calls.dispatch.absent_tools.add_source(self._unregistered_children)
         self.endpoint: AxEndpoint | None = None
         if node.listen:
             self.endpoint = AxEndpoint(plan, stores.tokens, self.registrar, stores.refusals, fronts.certificates)
         fronts.credentials_changed.subscribe(lambda _: self.registrar.dismiss_unwelcome(self._is_welcome))
         self.parents = ParentService(plan, self.registrar, fronts.legacy, fronts.modern)
+
+    def _unregistered_children(self) -> list[AbsentServer]:
+        waiting = self.children.waiting.items()
+        return [AbsentServer(segment=segment, state=child.state, detail=child.reason) for segment, child in waiting]
 
     def _is_welcome(self, guest: RegistrantIdentity) -> bool:
         """Return whether a registered subserver would still be allowed to register now."""

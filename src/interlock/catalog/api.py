@@ -227,7 +227,7 @@ class CallTool(RequestBody, frozen=True, kw_only=True):
 # Errors
 
 CLASSIFIED: Final = ErrorCase("classified", 409, "it is known already what the tool does")
-WITHHELD: Final = ErrorCase("withheld", 409, "the tool is withheld; the message says why")
+WITHHELD: Final = ErrorCase("withheld", 409, "the tool is withheld, or its server is not there; the message says why")
 
 
 # Query parameters

@@ -11,7 +11,7 @@ of a view are taken over from the previous snapshot, so that a change costs only
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
@@ -24,9 +24,17 @@ from msgspec import Raw
 from interlock.ax.protocol import route as ax_route
 from interlock.ax.protocol.capability import AuthScope, needed_hints
 from interlock.ax.protocol.hop_metadata import Unlisted, degraded_meta, lean_meta
-from interlock.ax.protocol.names import WithheldName, maybe_own_uri, nested_segments, show_uri
+from interlock.ax.protocol.names import (
+    WithheldName,
+    maybe_own_uri,
+    nested_segments,
+    normalise,
+    read_dotted,
+    show_uri,
+)
 from interlock.catalog.link_items import make_link_items, near_names
 from interlock.catalog.routes import (
+    HIDDEN,
     RESOURCE_SCHEME,
     AliasCollisions,
     ChangedDefinition,
@@ -330,8 +338,44 @@ class View:
         return SCOPES.index(route.scope) <= SCOPES.index(self.key.scope)
 
     def _is_named(self, route: Route) -> bool:
+        return self.names_tool(route.qualified)
+
+    def names_tool(self, qualified: str) -> bool:
+        """Return whether the caller's [[access]] entries name a tool, whether or not it is listed."""
         tools = self.key.tools
-        return tools == ("*",) or any(fnmatchcase(route.qualified, pattern) for pattern in tools)
+        return tools == ("*",) or any(fnmatchcase(qualified, pattern) for pattern in tools)
+
+    # What is not listed
+
+    def qualify(self, segment: str, local: str) -> str:
+        return self._namespace.prefix(segment) + local
+
+    def find_name_below(self, segment: str, name: str) -> str | None:
+        """Return the qualified name that `name` means if it is a name below this segment, in any spelling."""
+        prefix = self._namespace.prefix(segment)
+        if self.key.only is not None:
+            return f"{prefix}{name}" if segment == self.key.only else None
+        for dot in (".", "__", "_D_"):
+            head = prefix.replace(".", dot)
+            if name.startswith(head):
+                return prefix + name[len(head) :].replace(dot, ".")
+        return None
+
+    def withheld(self) -> Iterator[tuple[str, str, WithheldName]]:
+        """Yield the withheld tools that the caller may see: segment, qualified name and reason. Tools that the operator
+        hides are left out.
+        """
+        for items in self._link_items:
+            segment = items.link.segment
+            for entry in items.withheld:
+                local = entry.name if read_dotted(entry.name) is not None else normalise(entry.name)
+                qualified = self.qualify(segment, local)
+                if entry.reason != HIDDEN and self.names_tool(qualified):
+                    yield segment, qualified, entry
+            prefix = self._namespace.prefix(segment)
+            for name, entry in self._namespace.clashing.items():
+                if name.startswith(prefix) and self.names_tool(name):
+                    yield segment, name, entry
 
     @cached_property
     def unlisted(self) -> Unlisted:

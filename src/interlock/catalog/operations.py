@@ -25,6 +25,7 @@ from interlock.catalog.routes import CHANGED, LinkItems, Route, era_of
 from interlock.core.calls.caller import ClientRequest, Principal, ViewKey
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as
+from interlock.dispatch.absent_tools import AbsentTools
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import Skill, Skills
 from interlock.drivers.registry.service import LazyContracts
@@ -57,6 +58,7 @@ class ToolOperations:
     explain: Explain
     classified: Callable[[Route], tuple[str, CategoryVerdict] | None]
     find_entry: Callable[[str], RegistryEntry | None]
+    absent_tools: AbsentTools
 
     @handles(api.LIST_TOOLS)
     def list_all(self, search: str | None = None) -> api.Tools:
@@ -95,7 +97,9 @@ class ToolOperations:
         """Return a tool with the verdicts of the checks on a call by `caller`. Raise NotFound or Refused."""
         namespace = self.catalog.namespace
         if (route := self._find_route(name)) is None:
-            for _, entry in self._find_withheld(name):
+            if (absent := self.absent_tools.find(self._view, name)) is not None:
+                raise refused_as(api.WITHHELD, f"{name} cannot be called now: {absent.detail}", {"tool": name})
+            for _, entry in self._find_withheld(name):  # also what the operator hides
                 raise refused_as(api.WITHHELD, f"{name} is withheld: {entry.reason}", {"tool": name})
             listed = self._view.tool_routes
             raise NotFound("tool", name, [*(r.qualified for r in listed), *(r.alias for r in listed)])

@@ -58,6 +58,7 @@ from interlock.core.link_state import LinkState
 from interlock.core.recorder import Recorder
 from interlock.credentials.secret_references import Unobtainable
 from interlock.credentials.token import RequestedConsent
+from interlock.dispatch.absent_tools import AbsentTools
 from interlock.dispatch.availability import Arrivals, ArrivingCall, AvailabilityCheck, CallQueue, forbid_resending
 from interlock.dispatch.calls_under_way import CallsUnderWay
 from interlock.dispatch.tasks import Tasks
@@ -106,6 +107,7 @@ class Dispatch:
     gate: Gate
     decisions: DecisionService  # takes the proofs that clients bring
     arrivals: Arrivals
+    absent_tools: AbsentTools
     latency_meta: bool = False
 
     def __post_init__(self) -> None:
@@ -173,7 +175,8 @@ class Dispatch:
                 call = self._new(request, (name or "")[:255])
                 if name is None:
                     return self._invalid(call, "params.name must be a string")
-                return self.refuse(call, self.route_check.unlisted(caller, name))
+                absent = self.absent_tools.find(view, name) if caller.hop is None else None
+                return self.refuse(call, absent.refusal if absent else self.route_check.unlisted(caller, name))
             route = listed
         arguments = params.get("arguments")
         if arguments is not None and memoryview(arguments)[0] != _OBJECT:

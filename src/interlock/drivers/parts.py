@@ -2,13 +2,14 @@
 take 20 MiB.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from interlock.approvals.protocol.approval import Source
 from interlock.ax.parts import AxParts
 from interlock.config.plan import Plan
 from interlock.core.part import Part
+from interlock.dispatch.absent_tools import AbsentServer
 from interlock.drivers.registry.service import ContractParts, DriverWatcher, LazyContracts
 from interlock.node.capability_parts import CapabilityParts, NodeParts, Stage
 from interlock.node.reload import ReloadStep, ReloadSteps
@@ -36,6 +37,10 @@ class DriverParts(CapabilityParts):
         self.contracts = LazyContracts(contract_parts, node.approvals.ruled)
         self.drivers = DriverWatcher(node.plan, self._open_registry)
         calls.dispatch.arrivals.expect(lambda: self.drivers.is_settled, self.drivers.settle_all)
+        calls.dispatch.absent_tools.add_source(self._absent_servers)
+
+    def _absent_servers(self) -> Iterable[AbsentServer]:
+        return self.drivers.registry.absent_servers() if self.drivers.registry is not None else ()
 
     def _open_registry(self, plan: Plan) -> "DriverService":
         """Create the registry of drivers and the service for its operations. They are needed only when there is a

@@ -55,6 +55,7 @@ from interlock.core.store_backends import build_audit, build_store
 from interlock.credentials.protocol.resource import resource_of
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store, find_tree_store
+from interlock.dispatch.absent_tools import AbsentTools
 from interlock.dispatch.availability import Arrivals, AvailabilityCheck, SendCheck
 from interlock.dispatch.dispatch import ClientNotifications, Dispatch
 from interlock.dispatch.task_methods import AskedTasks, TaskMethods, TaskNews
@@ -343,6 +344,7 @@ class CallParts:
             gate=gate,
             decisions=deciding,
             arrivals=Arrivals(keepers, clock, plan.mcp.list_wait_s),
+            absent_tools=AbsentTools(keepers),
             latency_meta=plan.mcp.latency_meta,
         )
         self.client_tasks = client_tasks = AskedTasks()

@@ -302,6 +302,7 @@ class Operations:
             explain,
             calls.aql.classified,
             approvals.names.state.entry,
+            calls.dispatch.absent_tools,
         )
         of_capabilities = (service for capability in parts.capabilities.values() for service in capability.services())
         self.handlers = handlers_of((*vars(self).values(), *of_capabilities))

@@ -319,7 +319,9 @@ def call(
         with _Progress(invocation) as progress:
             result = client.call(tool, arguments, on_progress=progress.show)
     except Refused as refused:
-        if find_code(refused.details.get("code")) != METHOD_NOT_FOUND:
+        data = refused.details.get("data")
+        is_withheld = isinstance(data, dict) and "because" in data  # the message says why
+        if find_code(refused.details.get("code")) != METHOD_NOT_FOUND or is_withheld:
             raise
         message = f"there is no tool {name}"
         hint = f"did you mean {' or '.join(nearest)}?" if nearest else "interlock tools list shows them"

@@ -11,7 +11,7 @@ quick succession are published together.
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from typing import TYPE_CHECKING, Final
 
@@ -20,10 +20,13 @@ import msgspec
 from interlock.config.plan import Plan
 from interlock.core.background import BackgroundTasks
 from interlock.core.feed import AsyncFeed
+from interlock.dispatch.absent_tools import AbsentServer
 from interlock.drivers.contracts.contract import ContractTable
 from interlock.drivers.driver_state import DriverState
+from interlock.drivers.protocol.binding.effects import qualified_name
 from interlock.drivers.protocol.identity import HostMachine
 from interlock.drivers.protocol.model import Contract
+from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.provider.provider import DriverProvider, OnChanged
 from interlock.drivers.workspace.declaration import Declaration, Declared, Memory, changed_keys
 from interlock.drivers.workspace.scan import ScanResult, scan_workspace
@@ -232,6 +235,20 @@ class Registry:
         if provider.unlisted is not None and provider.state is DriverState.READY:
             return DriverState.PARTIAL.value, provider.unlisted
         return provider.state.value, provider.reason
+
+    def absent_servers(self) -> Iterator[AbsentServer]:
+        """Yield the drivers whose contracts are not all served, with the contracts that are not."""
+        for declared in self.declaration.drivers:
+            entry = self._entries.get(declared.key)
+            served = entry.provider.contract_ids if entry is not None else frozenset()
+            tools: dict[str, set[str]] = {}
+            for contract in declared.contracts.values():
+                name = qualified_name(contract)
+                if contract.id not in served and not isinstance(name, FileProblem):
+                    tools.setdefault(name[0], set()).add(name[1])
+            state, reason = self.state_of(declared)
+            for segment, locals_ in tools.items():
+                yield AbsentServer(segment=segment, state=state, detail=reason, tools=frozenset(locals_))
 
 
 def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
