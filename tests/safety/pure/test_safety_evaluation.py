@@ -65,6 +65,7 @@ def test_what_a_call_runs_is_told_from_content_and_is_bounded() -> None:
     assert find_run_text(("shell.run_it",), {"a": "x", "b": ["y", {"c": "z"}], "d": 3}) == "x y z"
     assert find_run_text(("x",), {"args": ["-rf", "/"], "command": "rm"}) == "rm -rf /"
     assert find_run_text(("x",), {"runCommand": "rm"}) == "rm"
+    assert find_run_text(("x",), {"argv": ["rm", "-rf", "/"]}) == "rm -rf /"
     for large in ({"command": "x" * 10_001}, {f"k{at}": 1 for at in range(2000)}, [[{}] * 9_000] * 2):
         started = time.perf_counter()
         assert find_run_text(("x",), large) is None

@@ -124,9 +124,12 @@ def has_words(text: str, written: str) -> bool:
     return re.search(f"(?<![^\\W_]){re.escape(normalise(written))}(?![^\\W_])", text) is not None
 
 
+_RUN_NAMES: Final = _RUNNING | {"code", "statement", "argv", "program", "python", "javascript", "terminal"}
+
+
 def runs_text(name: str) -> bool:
     """Return whether what has this name runs text that it is given, such as `run_command` or the argument `sql`."""
-    return any(stem in _RUNNING for word in _WORDS.findall(normalise(name, split=True)) for stem in stems(word))
+    return any(stem in _RUN_NAMES for word in _WORDS.findall(normalise(name, split=True)) for stem in stems(word))
 
 
 def find_run_text(names: Iterable[str], arguments: Any) -> str | None:
