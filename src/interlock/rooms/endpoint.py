@@ -220,7 +220,7 @@ class RoomsEndpoint:
             return _REMOVED
         settled = self._rooms.determine_privilege(room, id, caller.principal, caller.privilege)
         try:
-            readable_after = await self._rooms.readable_after(room, id)
+            readable_after = await self._rooms.readable_after(room, id, caller.principal)
         except StoreError:
             return HttpRefusal("unavailable", "the room cannot be read at the moment")
         who = Participant(id=id, privilege=settled.privilege)
@@ -352,7 +352,8 @@ class RoomsEndpoint:
                     limit = _parse_limit(query)
                     if isinstance(limit, HttpRefusal):
                         return limit
-                    return {"proposals": await self._rooms.proposals.list_all(room, limit)}
+                    after, who = joined.readable_after, joined.who.id
+                    return {"proposals": await self._rooms.proposals.list_readable(room, who, after, limit)}
                 case "history":
                     history = await self._read_history(room, joined.readable_after, query)
                     # The request may have waited long, and an admin may have removed the participant meanwhile.

@@ -634,9 +634,18 @@ class ProposalTracker(DecisionReceiver):
         approval, tracked = self.index.find(*key), self.index.tracked.get(key)
         return None if approval is None else SettledProposal(approval, None if tracked is None else tracked.answer)
 
-    async def list_all(self, room: Room, limit: int = LISTED_MAX) -> list[dict[str, Any]]:
-        """Return the proposals of a room as MCPx 10.2 describes them, newest first. Raise StoreError if reading
-        fails.
+    async def list_readable(
+        self, room: Room, participant: str, after: int, limit: int = LISTED_MAX
+    ) -> list[dict[str, Any]]:
+        """Return the proposals of a room as MCPx 10.2 describes them, newest first: those that were published after the
+        sequence number `after`, and the participant's own. Raise StoreError if reading fails.
         """
         await self.index.wait_until_tracked(room.topic, [*self.index.waiting[room.topic]])
-        return [await self.index.described(room, approval) for approval in self.index.all_of(room.topic)[:limit]]
+        find_sequence, proposals = room.timeline.known.find_sequence, self.index.all_of(room.topic)
+        if after:  # X-4.4.1-6: else all are readable, also those that are no longer kept
+            proposals = [
+                each
+                for each in proposals
+                if each.agent == participant or (find_sequence(each.proposal_id or "") or 0) > after
+            ]
+        return [await self.index.described(room, approval) for approval in proposals[:limit]]

@@ -120,6 +120,7 @@ class Seat(msgspec.Struct):
 
     participant: Participant
     principal: str
+    arrived_after: int  # the sequence of the newest envelope when the principal came
     connections: list[Connected] = []
     leave_timer: asyncio.TimerHandle | None = None
     replaced_at: deque[float] = msgspec.field(default_factory=deque)
@@ -212,6 +213,11 @@ class Room:
         """Return the participants in the room, except the one with the id `but`."""
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
+    def find_arrival(self, participant: str, principal: str) -> int:
+        """Return the sequence of the newest envelope when a participant came. For one that is absent, that is now."""
+        seat = self.seats.get(participant)
+        return seat.arrived_after if seat is not None and seat.principal == principal else self.timeline.delivered
+
     def connections_of(self, participant: str) -> tuple[Connected, ...]:
         """Return the connections of a participant to all replicas, oldest first."""
         return tuple(self.seats[participant].connections) if participant in self.seats else ()
@@ -250,10 +256,11 @@ class Room:
         seat = self.seats.get(who.id)
         connection.since = self.timeline.numbered + 1
         if seat is None:
-            seat = self.seats[who.id] = Seat(who, principal, [connection])
+            seat = self.seats[who.id] = Seat(who, principal, self.timeline.delivered, [connection])
             connection.since += 1  # it does not receive its own join
             self._announce(envelopes.presence(self.stamp(), "join", who))
         else:
+            seat.arrived_after = self.find_arrival(who.id, principal)
             seat.participant, seat.principal = who, principal
             self._add_connection(seat, connection, len(seat.connections))
         seat.is_observed, seat.is_removed = is_observed, False
@@ -271,7 +278,7 @@ class Room:
         `is_newer`: the connection is newer than those of this replica.
         """
         if (seat := self.seats.get(who.id)) is None:
-            self.seats[who.id] = Seat(who, principal, [connection])
+            self.seats[who.id] = Seat(who, principal, self.timeline.delivered, [connection])
             self._announce(envelopes.presence(self.stamp(), "join", who))
         elif seat.principal != principal and seat.connections and is_newer:
             connection.close(REPLACED, ID_TAKEN)
@@ -279,6 +286,7 @@ class Room:
         else:
             if seat.principal != principal:
                 self.disconnect(who.id, REPLACED, ID_TAKEN)
+                seat.arrived_after = self.timeline.delivered
                 seat.participant, seat.principal = who, principal
             self._add_connection(seat, connection, len(seat.connections) if is_newer else 0)
         self._feeds.presence.publish((self, who.id))

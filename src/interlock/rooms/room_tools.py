@@ -237,7 +237,7 @@ class RoomTools:
         room, who = member.room, member.participant
         if not self.leases.begin(room, who, member.principal):
             return EnvelopeRefusal("room_full", f"at most {room.settings.max_participants} participants")
-        await self.rooms.readable_after(room, who.id)
+        await self.rooms.readable_after(room, who.id, member.principal)
         others = [participant.described() for participant in room.present(who.id)]
         return {"topic": room.topic, "you": who.described(), "participants": others, "cursor": room.timeline.delivered}
 
@@ -258,16 +258,15 @@ class RoomTools:
     )
     async def read(self, member: RoomMember, arguments: ReadArguments) -> Json | EnvelopeRefusal:
         """Return the messages after a cursor or, without one, the newest messages. Also return the waiting
-        proposals.
+        proposals. Neither goes back further than the room's `history_visibility` allows.
         """
-        room, timeline = member.room, member.room.timeline
-        readable_after = await self.rooms.readable_after(room, member.participant.id)
-        if room.settings.history_visibility == "none":
-            # Old messages are hidden, but a cursor that a client got from an earlier read continues there.
-            after = timeline.delivered if arguments.cursor is None else arguments.cursor
-        else:
-            after = timeline.delivered - arguments.limit if arguments.cursor is None else arguments.cursor
-            after = max(after, readable_after)
+        room, timeline, who = member.room, member.room.timeline, member.participant.id
+        readable_after = await self.rooms.readable_after(room, who, member.principal)
+        if arguments.cursor is not None and arguments.cursor < readable_after:
+            why = "this room shows nothing from before you joined; rooms.join returns the first cursor for you"
+            return EnvelopeRefusal("history_gap", why)  # X-4.4.1-6
+        after = timeline.delivered - arguments.limit if arguments.cursor is None else arguments.cursor
+        after = max(after, readable_after)
         if after > timeline.delivered:
             return EnvelopeRefusal("history_gap", "no message of that number was published yet")
         await timeline.wait_beyond(after, arguments.wait_s)
@@ -279,7 +278,7 @@ class RoomTools:
             {"seq": record.sequence, "received_at": rfc3339(record.received_at), "envelope": Raw(record.data)}
             for record in records
         ]
-        proposals = await self.rooms.proposals.list_all(room)
+        proposals = await self.rooms.proposals.list_readable(room, who, readable_after)
         under_way = [proposal for proposal in proposals if proposal["status"] in ("pending", "claimed")]
         page = {"topic": room.topic, "messages": messages, "cursor": cursor}
         return {**page, "more": cursor < timeline.delivered, "proposals": under_way}

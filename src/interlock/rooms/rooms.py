@@ -318,12 +318,14 @@ class RoomRegistry:
             return seat.participant
         return Participant(id=id, privilege=self.determine_privilege(room, id, principal, None).privilege)
 
-    async def readable_after(self, room: Room, participant: str) -> int:
-        """Return the sequence number after which a participant may read the history. Raise StoreError if reading
-        fails.
+    async def readable_after(self, room: Room, participant: str, principal: str) -> int:
+        """Return the sequence number after which a participant may read what was published, proposals included. Raise
+        StoreError if reading fails.
         """
-        if room.settings.history_visibility != "since_join":
-            return 0 if room.settings.history_visibility == "all" else room.timeline.delivered
+        if room.settings.history_visibility == "all":
+            return 0
+        if room.settings.history_visibility == "none":
+            return room.find_arrival(participant, principal)
         key = f"{room.topic}\n{participant}"
         if key not in self._joins:
             self._joins[key] = room.timeline.delivered

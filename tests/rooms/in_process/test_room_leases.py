@@ -27,7 +27,7 @@ class FakeRoom:
         return tuple(self.seats[participant].connections) if participant in self.seats else ()
 
     def join(self, lease: PresenceLease, who: Participant, principal: str, source: str) -> None:
-        self.seats[who.id] = Seat(who, principal, [lease])
+        self.seats[who.id] = Seat(who, principal, 0, [lease])
 
     def leave(self, lease: PresenceLease, participant: str) -> None:
         self.seats.pop(participant, None)

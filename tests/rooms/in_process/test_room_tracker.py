@@ -232,7 +232,9 @@ async def test_a_decision_waits_for_a_proposal_that_was_just_published(tmp_path:
 async def test_a_listing_waits_for_a_proposal_that_was_just_published(tmp_path: Path) -> None:
     async with garden_at(tmp_path, ManualClock()) as garden:
         await garden.publish("p1")
-        assert [proposal["proposalId"] for proposal in await garden.proposals.list_all(garden.room)] == ["p1"]
+        assert [proposal["proposalId"] for proposal in await garden.proposals.list_readable(garden.room, "", 0)] == [
+            "p1"
+        ]
 
 
 async def test_a_decision_on_an_unknown_proposal_does_not_wait(tmp_path: Path) -> None:

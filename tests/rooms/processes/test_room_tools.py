@@ -38,6 +38,7 @@ max_participants = 1
 topic = "forgetful"
 full = ["client:alice"]
 history_visibility = "none"
+presence_grace_s = 0
 """
 NAMES = ["fulfil", "join", "leave", "list", "participants", "propose", "read", "reject", "say", "withdraw"]
 
@@ -217,11 +218,19 @@ async def test_forbidden_and_invalid_calls_have_named_errors(node: RunningNode, 
     await other.next()
     assert await alice.refused("join", topic="small") == "room_full"
     await other.leave()
-    before = await alice.tool("read", topic="forgetful")
-    assert before["messages"] == []
-    await alice.tool("say", topic="forgetful", text="x")
+    await alice.tool("leave", topic="forgetful")
     assert (await alice.tool("read", topic="forgetful"))["messages"] == []
-    assert len((await alice.tool("read", topic="forgetful", cursor=before["cursor"]))["messages"]) == 1
+    await alice.tool("say", topic="forgetful", text="before")
+    joined = await alice.tool("join", topic="forgetful")
+    assert (await alice.tool("read", topic="forgetful"))["messages"] == []
+    await alice.tool("say", topic="forgetful", text="x")
+    for cursor in ({}, {"cursor": joined["cursor"]}):
+        read = await alice.tool("read", topic="forgetful", **cursor)
+        assert [message["envelope"]["payload"]["text"] for message in read["messages"]] == ["x"]
+    for earlier in range(joined["cursor"]):
+        assert await alice.refused("read", topic="forgetful", cursor=earlier) == "history_gap"
+    await alice.tool("leave", topic="forgetful")
+    assert await alice.refused("read", topic="forgetful", cursor=read["cursor"] - 1) == "history_gap"
 
 
 async def test_room_tools_are_listed_only_to_clients_that_may_join_a_room(node: RunningNode) -> None:

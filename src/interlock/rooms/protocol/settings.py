@@ -53,7 +53,8 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
         history_days: How long envelopes are kept, in days.
         history_max: How many envelopes of a room are kept.
         history_bytes: How many bytes of envelopes of a room are kept; then the oldest are removed.
-        history_visibility: Which earlier envelopes a participant may read: all, those since it first joined, or none.
+        history_visibility: Which earlier envelopes and proposals a participant may read: all, those since it first
+            joined, or none from before it came this time.
         presence_grace_s: How long after the last connection a participant has left.
         presence_heartbeat_s: How often the room is told of each participant that it is there; 0 is never.
         connections_per_participant: How many connections a participant may have; one more replaces the oldest.
