@@ -24,7 +24,16 @@ from interlock.approvals.enrolments import Enrolments
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
-from interlock.config.loosening import CHANNELS, describe_loosening, hold_back, join_signed, signed_values
+from interlock.approvals.secret_bindings import read_bindings
+from interlock.config.loosening import (
+    CHANNELS,
+    describe_loosening,
+    hold_back,
+    join_bindings,
+    join_signed,
+    signed_values,
+    withhold_secrets,
+)
 from interlock.config.order import fingerprint
 from interlock.config.plan import Plan
 from interlock.core.audit_record import AuditRecord
@@ -50,7 +59,10 @@ async def find_plan_in_effect(written: Plan, shared: KeyValue, local: KeyValue, 
     """Return the plan with which a node starts: the written one, without what loosens the guard and is not signed."""
     signed = await _read_signed(local, now)
     has_approver = bool(await shared.entries(ENROLLED, now))
-    return written if signed is None or not has_approver else hold_back(signed, written)
+    if signed is None:
+        return written
+    signed = join_bindings(signed, await read_bindings(local, now))
+    return hold_back(signed, written) if has_approver else withhold_secrets(signed, written)
 
 
 async def find_unsigned(written: Plan, local: KeyValue, now: float) -> tuple[str, ...]:
@@ -99,7 +111,9 @@ class GuardChanges(DecisionReceiver):
         self._clock = clock
         self._stored: dict[str, Any] | None = None
         self._reported = b""
-        # Published when an approver has signed the written configuration, which has to be applied then.
+        self._bindings: dict[str, None] = {}
+        # Published when an approver has signed the written configuration, or a secret may go elsewhere. The
+        # configuration has to be applied then.
         self.signed = Feed[None]()
 
     async def open(self) -> None:
@@ -124,22 +138,35 @@ class GuardChanges(DecisionReceiver):
         the store fails.
         """
         self._written = written
-        held = hold_back(self._signed, written)
+        await self._read()
+        confirmed = self._confirmed
+        held = hold_back(confirmed, written)
         lines = describe_loosening(held, written)
         # AX-11.N-1: an approver that was removed from the configuration counts as well
         if self._enrolments.has_approver:
-            await self._keep(join_signed(self._signed, held))
+            await self._keep(join_signed(self._signed, hold_back(self._signed, written)))
             await self._report(lines, "waits")
             return held
         await self._report(lines, "in effect")
-        # No one could sign: everything counts, and codes are kept from new channels alone.
-        await self._keep({**join_signed(self._signed, written), CHANNELS: signed_values(held)[CHANNELS]})
-        return written
+        # No one could sign: everything counts, but new channels get no codes and new places no stored secrets.
+        unsigned = withhold_secrets(self._signed, written)
+        await self._keep({**join_signed(self._signed, unsigned), CHANNELS: signed_values(held)[CHANNELS]})
+        return withhold_secrets(confirmed, written)
 
     @property
     def loosened(self) -> tuple[str, ...]:
         """Return a line for each value that loosens the guard and that no approver has signed yet."""
-        return describe_loosening(hold_back(self._signed, self._written), self._written)
+        return describe_loosening(hold_back(self._confirmed, self._written), self._written)
+
+    @property
+    def written(self) -> Plan:
+        """Return the plan as the files have it."""
+        return self._written
+
+    @property
+    def _confirmed(self) -> dict[str, Any]:
+        """Return the signed values, with the uses of secrets that people confirmed when they set the secrets."""
+        return join_bindings(self._signed, self._bindings)
 
     @property
     def may_send_codes(self) -> bool:
@@ -153,7 +180,8 @@ class GuardChanges(DecisionReceiver):
         is_current = approval.digest == enrolment_digest(self._params())
         if is_current:
             try:
-                await self._keep(join_signed(self._signed, self._written))
+                await self._read()
+                await self._keep(join_signed(self._signed, self._signable))
             except StoreError as refused:
                 log.error("that the configuration was signed cannot be written down: %s", refused)
                 return approval
@@ -162,6 +190,15 @@ class GuardChanges(DecisionReceiver):
         if is_current:
             self.signed.publish(None)
         return settled
+
+    @property
+    def _signable(self) -> Plan:
+        """Return the plan that is signed. Uses of secrets that are confirmed already are not shown, and not signed."""
+        withheld = hold_back(self._confirmed, self._written).withheld_secrets
+        unsigned = hold_back(self._signed, self._written).withheld_secrets
+        return msgspec.structs.replace(
+            self._written, withheld_secrets=tuple(use for use in unsigned if use not in withheld)
+        )
 
     async def _report(self, lines: tuple[str, ...], outcome: str) -> None:
         """Record what loosens the guard, and ask the approvers to sign it, unless that was done already."""
@@ -197,6 +234,13 @@ class GuardChanges(DecisionReceiver):
         """Return what an approver signs: the lines, and a digest of all values that will then count."""
         values = fingerprint(signed_values(self._written))
         return msgspec.json.encode({"loosened": self.loosened[:LINES_MAX], "configuration": f"sha256:{values}"})
+
+    async def _read(self) -> None:
+        """Read what people said since about the destinations of secrets, and the signed values."""
+        self._bindings = await read_bindings(self._kv, self._clock.wall())
+        signed = await _read_signed(self._kv, self._clock.wall())
+        if signed is not None:
+            self._signed = self._stored = signed
 
     async def _keep(self, signed: dict[str, Any]) -> None:
         if signed != self._stored:

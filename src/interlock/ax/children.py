@@ -217,7 +217,7 @@ class ChildSupervisor:
 
     async def _run(self, child: ChildPlan, connection: _ChildConnection) -> None:
         """Start the process of a child, and return after the process has ended."""
-        env = await self._connector_parts.revealer.table(child.env) if child.env else {}
+        env = await self._connector_parts.revealer.of_link(child.segment).table(child.env) if child.env else {}
         connection.child = Child(
             child.command,
             {**UNBUFFERED, **child_environment(env, os.environ), STARTED_BY_US: "stdio"},

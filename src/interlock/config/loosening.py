@@ -14,9 +14,12 @@ import msgspec
 from interlock.config.effective import effective
 from interlock.config.order import ANY_CHANGE, FREE, Order, find_order, from_stored, orders_of, to_stored
 from interlock.config.plan import Plan
+from interlock.config.plan_tree import hide_password
+from interlock.config.secret_uses import SECRETS, describe_link, device_uses
 
 LINE_CHARS_MAX: Final = 400
 CHANNELS: Final = "approvals.channels"
+SECRET_USES: Final = "withheld_secrets"  # noqa: S105  (the name of a field)
 
 
 def ordered_keys(plan: type[Plan]) -> Iterator[tuple[str, str | None, Order, Any]]:
@@ -48,10 +51,26 @@ def signed_values(plan: Plan) -> dict[str, Any]:
 def join_signed(signed: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     """Return what is stored once this plan counts as signed.
 
-    Servers and rooms that are gone keep their values: an entry that is removed and written again is no new one.
+    Servers, rooms and uses of secrets that are gone keep their values: an entry that is removed and written again is no
+    new one.
     """
     values = signed_values(plan)
-    return {**values, **{key: {**signed[key], **values[key]} for key in ("servers", "room") if key in signed}}
+    return {
+        **values,
+        **{key: {**signed[key], **values[key]} for key in ("servers", "room", SECRET_USES) if key in signed},
+    }
+
+
+def join_bindings(signed: Mapping[str, Any], bindings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the signed values, with further uses of secrets that are confirmed."""
+    uses = signed.get(SECRET_USES)
+    return {**signed} if uses is None else {**signed, SECRET_USES: {**uses, **bindings}}
+
+
+def withhold_secrets(signed: Mapping[str, Any], written: Plan) -> Plan:
+    """Return the written plan, in which all counts except uses of stored secrets that no person confirmed."""
+    confirmed = _signed_value(signed, SECRET_USES, None, SECRETS, dict, written)
+    return msgspec.structs.replace(written, withheld_secrets=SECRETS.join(confirmed, (), written))
 
 
 def hold_back(signed: Mapping[str, Any], written: Plan) -> Plan:
@@ -97,7 +116,12 @@ def describe_loosening(held: Plan, written: Plan) -> tuple[str, ...]:
 
     Secrets are masked.
     """
-    lines = [*_differences("", effective(held), effective(written)), *_receivers(held, written)]
+    lines = [
+        *_differences("", effective(held), effective(written)),
+        *_receivers(held, written),
+        *_devices(held, written),
+        *(f"secrets: {use}" for use in held.withheld_secrets),
+    ]
     return tuple(line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}..." for line in lines)
 
 
@@ -114,6 +138,28 @@ def _receivers(held: Plan, written: Plan) -> Iterator[str]:
                 yield f"approvals.webhook_url: {plan.webhook_url}"
             case "smtp":
                 yield f"approvals.smtp_to: {', '.join(plan.smtp_to)}"
+
+
+def _devices(held: Plan, written: Plan) -> Iterator[str]:
+    """Yield what the person who signs has to see of each device that is new or changed: where it is, which secret it
+    names, its tools, and what changed.
+    """
+    before = {device.segment: device for device in held.devices.described}
+    for device in written.devices.described:
+        signed = before.get(device.segment)
+        if signed == device or device.fault is not None:
+            continue
+        place, link = f"devices.{device.segment}", device.description.link
+        uses = device_uses(device)
+        secrets = ", ".join(use.secret for use in uses)
+        gets = f"gets the secret {secrets}" if uses else "gets no stored secret"
+        what = "a new device" if signed is None else "a changed device"
+        yield f"{place}: {what}, {describe_link(link)}; {gets}"
+        if signed is None:
+            yield f"{place}.tools: {', '.join(tool.name for tool in device.description.tools) or 'those it announces'}"
+        else:
+            forms = (msgspec.to_builtins(hide_password(each).description) for each in (signed, device))
+            yield from _differences(place, *forms)
 
 
 def _differences(place: str, held: Any, written: Any) -> Iterator[str]:

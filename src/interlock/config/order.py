@@ -174,24 +174,6 @@ def table(order: Order, absent: Any) -> Order:
     return Order("table", join)
 
 
-def named_entries(identity: str, order: Order, absent: Callable[[Any], Any] | None = None) -> Order:
-    """Return the order of a list in which each entry has a name and the position does not matter.
-
-    A new entry is joined with `absent(entry)`, and waits as a whole if that is None. A removed entry is gone.
-    """
-
-    def join(signed: Any, written: Any, whole: Any) -> Any:
-        by_name = {getattr(each, identity): each for each in signed}
-        joined = []
-        for each in written:
-            before = by_name.get(getattr(each, identity), absent(each) if absent is not None else None)
-            if before is not None:
-                joined.append(each if before == each else _join(order, before, each, whole))
-        return tuple(joined)
-
-    return Order("named_entries", join)
-
-
 def first_match(identity: str, order: Order, absent: Callable[[Any], Any]) -> Order:
     """Return the order of a list in which the first entry that matches applies.
 

@@ -81,6 +81,7 @@ from interlock.config.plan_tree import DegradedPlan as DegradedPlan
 from interlock.config.plan_tree import DevicePlan as DevicePlan
 from interlock.config.plan_tree import DevicesPlan as DevicesPlan
 from interlock.config.plan_tree import ParentPlan as ParentPlan
+from interlock.config.secret_uses import SECRETS, SecretUse
 from interlock.config.value_types import Choice, CommandLine, Many, Seconds, Table, Text, Whole
 from interlock.rooms.protocol.settings import RoomSettings
 
@@ -530,3 +531,5 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     budget: Annotated[BudgetPlan, Section("What a registered subserver may use."), AT_ONCE] = BudgetPlan()
     limits: Annotated[LimitsPlan, Section("What is too much.")] = LimitsPlan()
     store: Annotated[StorePlan, Section("Where the node remembers.")] = StorePlan()
+    # Computed, last, from what counts of all other fields: uses of stored secrets that no person confirmed.
+    withheld_secrets: Annotated[tuple[SecretUse, ...], AT_ONCE, SECRETS] = ()

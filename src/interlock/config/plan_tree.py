@@ -1,7 +1,7 @@
 """Sections of the plan about the tree of aggregators (MCP-AX): [ax], [degraded] and [devices]."""
 
 from pathlib import Path
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 from urllib.parse import urlsplit
 
 import msgspec
@@ -9,10 +9,10 @@ import msgspec
 from interlock.ax.protocol.capability import PRIVATE_CLASS
 from interlock.config.addresses import SocketUrl
 from interlock.config.keys import AT_ONCE, Key, SecretPart, StructTable
-from interlock.config.order import ADDED_IS_LOOSER, ANY_CHANGE, FREE, named_entries, ranked
+from interlock.config.order import ADDED_IS_LOOSER, ANY_CHANGE, FREE, Order, fingerprint, ranked
 from interlock.config.plan_servers import ENVIRONMENT, MONTH_S
 from interlock.config.problems import At
-from interlock.config.value_types import CommandLine, Many, Seconds, Segment, Text, Whole
+from interlock.config.value_types import SECRET_REFERENCE, CommandLine, Many, Seconds, Segment, Text, Whole
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.net.protocol.address_scope import is_loopback
 
@@ -152,6 +152,47 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
     fault: str | None = None  # why the file cannot be used, and where: the device is not opened
 
 
+def hide_password(device: DevicePlan) -> DevicePlan:
+    """Return a device whose password is a digest, unless the password is a reference to a stored secret."""
+    link = device.description.link
+    if link.password is None or SECRET_REFERENCE.fullmatch(link.password):
+        return device
+    return _replace_password(device, f"sha256:{fingerprint(link.password)}")
+
+
+def _replace_password(device: DevicePlan, password: str | None) -> DevicePlan:
+    link = msgspec.structs.replace(device.description.link, password=password)
+    return msgspec.structs.replace(device, description=msgspec.structs.replace(device.description, link=link))
+
+
+def _join_devices(stored: Any, written: tuple[DevicePlan, ...], _: object) -> tuple[DevicePlan, ...]:
+    """Return the written devices that are as they were signed, and the signed form of those that changed.
+
+    A file that cannot be used is no device yet. It is not opened, and its fault is shown at once.
+    """
+    try:
+        signed = {each.segment: each for each in msgspec.convert(stored, tuple[DevicePlan, ...])}
+    except msgspec.ValidationError:
+        signed = {}
+    joined = []
+    for device in written:
+        before, hidden = signed.get(device.segment), hide_password(device)
+        password = hidden.description.link.password
+        if before == hidden or (device.fault is not None and (before is None or before.fault is not None)):
+            joined.append(device)
+        elif before is None or before.fault is not None:
+            continue
+        elif before.description.link.password == password:
+            joined.append(_replace_password(before, device.description.link.password))
+        elif hide_password(before) == before:
+            joined.append(before)
+    return tuple(joined)
+
+
+# AX-11.N-1: a device that is new or changed waits
+_DEVICES: Final = Order("devices", _join_devices, lambda devices, _: [hide_password(each) for each in devices])
+
+
 class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
     """Settings of microcontrollers and PLCs: how they register, and the descriptions that were read.
 
@@ -162,4 +203,4 @@ class DevicesPlan(msgspec.Struct, frozen=True, kw_only=True):
 
     mode: Annotated[Literal["aggregate", "on_behalf"], Key("on_behalf"), FREE] = "aggregate"
     # Computed: the descriptions in the workspace.
-    described: Annotated[tuple[DevicePlan, ...], AT_ONCE, named_entries("segment", ANY_CHANGE)] = ()
+    described: Annotated[tuple[DevicePlan, ...], AT_ONCE, _DEVICES] = ()

@@ -15,10 +15,12 @@ class Secret(Struct, frozen=True, kw_only=True):
     Members:
         kind: Set by a person, a token for a server, or a client registration.
         name: Its name.
+        destinations: Segments and hosts for which it was set, beside the uses that approvers signed.
     """
 
     kind: SecretKind
     name: str
+    destinations: tuple[str, ...] = ()
 
 
 class Secrets(Struct, frozen=True, kw_only=True):
@@ -74,6 +76,8 @@ class Consent(Struct, frozen=True, kw_only=True):
 
 
 SECRET_NAME_CHARS_MAX: Final = 80
+DESTINATIONS_MAX: Final = 20  # of one secret: a person who shares it more widely has no use for a list
+DestinationName = Annotated[str, Meta(min_length=1, max_length=300)]
 
 
 class SetSecret(RequestBody, frozen=True, kw_only=True):
@@ -83,16 +87,19 @@ class SetSecret(RequestBody, frozen=True, kw_only=True):
         name: Its name.
         value: Its value, which is never shown again.
         unless_kept: Leave what is kept already as it is.
+        destinations: Where it may go: segments that use it, and hosts (with a dot or a port). They replace former ones.
     """
 
     name: Annotated[str, Meta(min_length=1, max_length=SECRET_NAME_CHARS_MAX)]
     value: Annotated[str, Meta(min_length=1)]
     unless_kept: bool = False
+    destinations: Annotated[tuple[DestinationName, ...], Meta(max_length=DESTINATIONS_MAX)] = ()
 
 
 # Errors
 
 AUTH_FAILED: Final = ErrorCase("auth_failed", 409, "the authorization server does not give a page to agree on")
+BAD_DESTINATION: Final = ErrorCase("bad_destination", 409, "a secret cannot be bound to this")
 BAD_SECRET_NAME: Final = ErrorCase("bad_secret_name", 409, "a secret cannot have this name")
 NO_OAUTH: Final = ErrorCase("no_oauth", 409, "the server is reached without OAuth")
 
@@ -126,7 +133,7 @@ SET_SECRET: Final = Operation(
     input=SetSecret,
     output=StoredSecret,
     status=201,
-    errors=(BAD_SECRET_NAME,),
+    errors=(BAD_SECRET_NAME, BAD_DESTINATION),
 )
 REMOVE_SECRET: Final = Operation(
     "secrets",

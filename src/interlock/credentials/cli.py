@@ -40,21 +40,32 @@ def list_secrets(invocation: Invocation) -> None:
     if not answer.secrets:
         invocation.out.remark("no secrets; interlock secrets set NAME keeps one")
         return
-    rows = [(secret.kind, (secret.name, "bold"), (KINDS.get(secret.kind, ""), "dim")) for secret in answer.secrets]
+    rows = [(secret.kind, (secret.name, "bold"), (_describe(secret), "dim")) for secret in answer.secrets]
     invocation.out.draw_table("KIND|NAME|", rows, {2: 8, 1: 16})
+
+
+def _describe(secret: api.Secret) -> str:
+    what = KINDS.get(secret.kind, "")
+    return f"{what}; set for {', '.join(secret.destinations)}" if secret.destinations else what
 
 
 @verb(app, "set")
 def set_secret(
     invocation: Invocation,
     name: Annotated[str, typer.Argument(metavar="NAME", help="github-token, used as ${secrets.GITHUB_TOKEN}.")],
+    destinations: Annotated[
+        list[str] | None,
+        typer.Option("--for", metavar="SEGMENT|HOST", help="Where it may go: a server, a device, or a host."),
+    ] = None,
 ) -> None:
     """Store a secret. Its value is prompted for, or read from stdin.
 
-    Servers that use it are restarted.
+    Servers that use it are restarted. A server or device that was added later gets it only once an approver has signed
+    that, or if --for names it.
 
     Examples:
         interlock secrets set github-token
+        interlock secrets set github-token --for github --for api.github.com
         pass show github | interlock secrets set github-token
     """
     import sys
@@ -69,7 +80,7 @@ def set_secret(
     if not value or len(value) > VALUE_CHARS_MAX:
         what = "nothing was given" if not value else f"it is longer than {VALUE_CHARS_MAX} characters"
         raise BadUsage("bad_secret", what, hint=f"type it, or pipe it: … | interlock secrets set {name}")
-    secret = api.SetSecret(name=slug, value=value)
+    secret = api.SetSecret(name=slug, value=value, destinations=tuple(destinations or ()))
     if (stored := invocation.call_or_print(api.SET_SECRET, secret, offline=True)) is None:
         return
     invocation.out.line(f"kept {slug}")

@@ -7,12 +7,15 @@ from typing import Literal
 
 from msgspec import UNSET
 
+from interlock.approvals.secret_bindings import SecretBindings
+from interlock.config.secret_uses import referenced_secrets
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
+from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
 from interlock.credentials import api
 from interlock.credentials.secret_references import Unobtainable, secret_line
-from interlock.credentials.service import CredentialService, referenced_secrets
+from interlock.credentials.service import CredentialService
 from interlock.credentials.token import ConsentPage
 from interlock.drivers.protocol.server_name import server_name
 from interlock.fronts.audience import Audience
@@ -29,6 +32,7 @@ class SecretOperations:
     """The operations of the operator API on stored secrets."""
 
     credentials: CredentialService
+    bindings: SecretBindings
     keepers: Keepers
     own: Mapping[str, OwnLinks]
     restart_drivers: Callable[[str], Iterable[str]]
@@ -38,11 +42,17 @@ class SecretOperations:
     @handles(api.LIST_SECRETS)
     async def list_all(self) -> api.Secrets:
         names = await self.credentials.secret_names()
-        return api.Secrets(secrets=tuple(api.Secret(kind=kind, name=name) for kind, name in names))
+        bound = await self.bindings.list_all()
+        return api.Secrets(
+            secrets=tuple(
+                api.Secret(kind=kind, name=name, destinations=bound.get(name, ()) if kind == "secret" else ())
+                for kind, name in names
+            )
+        )
 
     @handles(api.SET_SECRET)
     async def set(self, body: api.SetSecret, by: str) -> api.StoredSecret:
-        """Store a secret and restart the servers that refer to it. Raise Refused or StoreError.
+        """Store a secret with its destinations, and restart the servers that refer to it. Raise Refused or StoreError.
 
         With `unless_kept`, an existing secret is not replaced; `state` in the result is then new, same or differs.
         """
@@ -51,7 +61,18 @@ class SecretOperations:
             if before is not None:
                 is_same = hmac.compare_digest(before, body.value.encode())
                 return api.StoredSecret(name=body.name, state="same" if is_same else "differs", restarted=())
+        for name in body.destinations:
+            if not self.bindings.find_keys(body.name, name):
+                reference = body.name.replace("-", "_").upper()
+                message = (
+                    f"{name} does not use the secret {body.name}: write ${{secrets.{reference}}} there first, or name "
+                    "a host, such as api.example.com or localhost:1883"
+                )
+                raise refused_as(api.BAD_DESTINATION, message)
+        # AX-11.N-3: a destination holds for the value alone with which it was named
+        await self.bindings.forget(body.name)
         await self.credentials.set_secret(body.name, body.value)
+        await self.bindings.bind(body.name, body.destinations)
         await self._record("set", "secret", body.name, by)
         # Restart the servers whose configuration or driver refers to the secret.
         users = [
@@ -76,6 +97,8 @@ class SecretOperations:
             raise Refused("unknown_path", "the operator endpoint has no such path", status=404)
         if not await self.credentials.secrets.remove(checked, name):
             raise NotFound("secret", name, [existing for _, existing in await self.credentials.secret_names()])
+        if checked == "secret":
+            await self.bindings.forget(name)
         if checked == "token":
             # The holder of the token stops using it: first, so that this happens even if the log cannot be written. If
             # the token was the node's own, the link is restarted too.

@@ -5,13 +5,17 @@ to start a process or to connect. Therefore a changed secret needs no restart of
 memory.
 """
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Callable, Mapping
+from typing import Final, Literal
 
+from interlock.config.secret_uses import SecretUse
 from interlock.config.value_types import HEADER_VALUE, SECRET_REFERENCE, secret_slug
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
+from interlock.core.current_plan import CurrentPlan
 from interlock.store.sqlite.secrets import Kind, SealedSecrets
+
+REVEALED: Final = "secret.reveal"
 
 
 class Unobtainable(Exception):
@@ -49,12 +53,48 @@ def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str,
     return AuditRecord.event(now, by, "operator", f"secrets/{event}", verdict=outcome, **names)
 
 
-class SecretResolver:
-    """A resolver of references such as `${secrets.NAME}`. It replaces them by the secrets that operators stored."""
+def withheld_reason(use: SecretUse) -> str:
+    """Return why a link does not get a secret, and what a person has to do."""
+    return (
+        f"no one has confirmed yet that the secret {use.secret} may go to {use.target}: approve it in the inbox "
+        f"(interlock approvals), or set the secret again for {use.segment}: "
+        f"interlock secrets set {use.secret} --for {use.segment}"
+    )
 
-    def __init__(self, secrets: SealedSecrets, clock: Clock) -> None:
+
+def reveal_line(slug: str, segment: str, now: float) -> bytes:
+    """Return the audit record of a secret that a link gets. It never contains the value."""
+    return AuditRecord.event(now, f"link:{segment}", "links", REVEALED, segment, verdict="ok", slug=slug)
+
+
+class SecretResolver:
+    """A resolver of references such as `${secrets.NAME}`. It replaces them by the secrets that operators stored.
+
+    The resolver of a link (`of_link`) gives no secret whose use a person has to confirm first, and records each secret
+    that it gives, once.
+    """
+
+    def __init__(
+        self,
+        secrets: SealedSecrets,
+        clock: Clock,
+        current: CurrentPlan | None = None,
+        record: Callable[[bytes], None] | None = None,
+        segment: str | None = None,
+    ) -> None:
+        """Prepare to resolve references. `current` holds the uses that are withheld, `record` writes to the audit log,
+        and `segment` is the link that gets the secrets.
+        """
         self._secrets = secrets
         self._clock = clock
+        self._current = current
+        self._record_line = record
+        self._segment = segment
+        self._recorded: set[str] = set()
+
+    def of_link(self, segment: str) -> "SecretResolver":
+        """Return a resolver for one process or connection of a link."""
+        return SecretResolver(self._secrets, self._clock, self._current, self._record_line, segment)
 
     async def begin(self) -> None:
         """Prepare to resolve the secrets of a process or a connection that starts. Raise Unobtainable or StoreError.
@@ -96,7 +136,15 @@ class SecretResolver:
         method.
         """
         slug = secret_slug(name)
+        uses = self._current.plan.withheld_secrets if self._current is not None else ()
+        # AX-11.N-3: a use that no person confirmed gets no value
+        for use in uses:
+            if use.segment == self._segment and use.secret == slug:
+                raise Unobtainable(withheld_reason(use))
         value = await self._secrets.get("secret", slug, self._clock.wall())
         if value is None:
             raise Unobtainable(f"it needs the secret {slug}: interlock secrets set {slug}")
+        if self._record_line is not None and self._segment is not None and slug not in self._recorded:
+            self._recorded.add(slug)
+            self._record_line(reveal_line(slug, self._segment, self._clock.wall()))  # AX-11.N-3: each reveal
         return value.decode("utf-8", "replace")

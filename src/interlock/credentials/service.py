@@ -4,13 +4,14 @@ A node has one service, from which links get their token holders. Until the firs
 created and `cryptography` is not imported.
 """
 
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from interlock.config.plan import Dial, ServerPlan, Spawn
-from interlock.config.value_types import SECRET_REFERENCE, is_slug, secret_slug
+from interlock.config.plan import Dial
+from interlock.config.value_types import is_slug
 from interlock.core.clock import Clock
-from interlock.core.current_plan import Addresses
+from interlock.core.current_plan import Addresses, CurrentPlan
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.api import BAD_SECRET_NAME
 from interlock.credentials.authorization_server import ClientIdentity, Clients, TokenStore
@@ -21,25 +22,22 @@ from interlock.credentials.token import Consents, TokenHolder
 from interlock.store.sqlite.secrets import KINDS, Kind, SealedSecrets
 
 
-def referenced_secrets(plan: ServerPlan) -> frozenset[str]:
-    """Return the slugs of the secrets to which a server's configuration refers."""
-    match plan.reach:
-        case Spawn():
-            texts = [*plan.reach.command, *plan.reach.env.values()]
-        case Dial():
-            auth = plan.reach.auth
-            texts = [*plan.reach.headers.values(), *plan.reach.query.values()]
-            texts.append(auth.client_secret or "" if auth is not None else "")
-    return frozenset(secret_slug(reference[1]) for text in texts for reference in SECRET_REFERENCE.finditer(text))
-
-
 class CredentialService:
     """The service that manages the secrets, the tokens and the consents of a node."""
 
-    def __init__(self, data: Path, clock: Clock, node_name: str, addresses: Addresses) -> None:
+    def __init__(
+        self,
+        data: Path,
+        clock: Clock,
+        node_name: str,
+        addresses: Addresses,
+        current: CurrentPlan | None = None,
+        record: Callable[[bytes], None] | None = None,
+    ) -> None:
+        """Construct the service. `current` and `record` are those of a node whose links get secrets."""
         self._clock = clock
         self.secrets = SealedSecrets(data)
-        self.revealer = SecretResolver(self.secrets, clock)
+        self.revealer = SecretResolver(self.secrets, clock, current, record)
         self._identity = ClientIdentity(f"Interlock {node_name}", addresses)
         self.consents = Consents(clock)
         self._clients = Clients(TokenStore(self.secrets, clock), self._identity, self.revealer)
@@ -67,7 +65,7 @@ class CredentialService:
         """
         if any(name.lower() == "authorization" for name in dial.headers):
             return None
-        clients = self._clients if revealer is None else replace(self._clients, reveal=revealer)
+        clients = replace(self._clients, reveal=revealer or self.revealer.of_link(segment))
         return TokenHolder(self.consents, clients, segment, dial)
 
     def holder_for(self, node_own: TokenHolder, dial: Dial, principal: str) -> TokenHolder:
@@ -75,7 +73,8 @@ class CredentialService:
 
         `node_own` holds the token of the node for the same server.
         """
-        return TokenHolder(self.consents, self._clients, node_own.segment, dial, principal=principal, node_own=node_own)
+        clients = replace(self._clients, reveal=self.revealer.of_link(node_own.segment))
+        return TokenHolder(self.consents, clients, node_own.segment, dial, principal=principal, node_own=node_own)
 
     # Secrets by name
 

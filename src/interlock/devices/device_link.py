@@ -214,7 +214,7 @@ class DeviceKeeper(Keeper):
     ) -> None:
         self.standings = Feed[Link]()  # the link, whenever its state has changed
         self.losses = Feed[DeviceLink]()  # the link, when a device that was present has become absent
-        clock, revealer = connector_parts.clock, connector_parts.revealer
+        clock, revealer = connector_parts.clock, connector_parts.revealer.of_link(plan.segment)
         self.session = DeviceSession(plan.segment, plan.description, clock, self, connections, revealer)
         super().__init__(lambda keeper: DeviceLink(plan, keeper, clock, self.session, members), clock, stock, events)
 

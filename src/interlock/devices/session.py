@@ -203,7 +203,6 @@ class DeviceSession(TransportOwner):
             self._codec.encode_registration_request()
             description, link = self.description, self.description.link
             if self._revealer is not None and link.password is not None:
-                await self._revealer.begin()
                 link = msgspec.structs.replace(link, password=await self._revealer.text(link.password))
                 description = msgspec.structs.replace(description, link=link)
             transport = make_transport(self.segment, description, self, self._connections)

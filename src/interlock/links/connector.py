@@ -446,6 +446,7 @@ class Connector:
     _holder: TokenHolder | None = None
     # The eras that attempts in a row asked in first, and ended before any answer.
     _ended_in: list[Era] = field(default_factory=list)
+    _revealer: SecretResolver = field(init=False)
 
     async def connect(self, start: AsyncExitStack) -> None:
         """Start the server or connect to it, and perform the handshake. Raise ConnectFailed if that fails.
@@ -471,7 +472,8 @@ class Connector:
             case _:
                 remembered = self._parts.eras.get(server)
         try:
-            await self._parts.revealer.begin()
+            self._revealer = self._parts.revealer.of_link(server)
+            await self._revealer.begin()
             if isinstance(reach, Spawn):
                 facts = await self._start(reach, remembered, start)
             else:
@@ -545,8 +547,8 @@ class Connector:
         return await self._greet_served(reach.serves, remembered)
 
     async def _launch(self, reach: Spawn, argv: tuple[str, ...]) -> None:
-        argv = tuple([await self._parts.revealer.text(each) for each in argv])
-        env = await self._parts.revealer.table(reach.env)
+        argv = tuple([await self._revealer.text(each) for each in argv])
+        env = await self._revealer.table(reach.env)
         pipe = StdioPipe(self._link) if reach.serves is None else MutePipe(self._link, self._stderr.feed)
         self._link.pipe = pipe
         child = partial(
@@ -611,9 +613,9 @@ class Connector:
     async def _dial(self, reach: Dial, remembered: Era | None) -> ServerFacts:
         """Connect to a server, and follow redirects within its origin."""
         address = await self._find_address()
-        headers = await self._parts.revealer.headers(reach.headers)
+        headers = await self._revealer.headers(reach.headers)
         if reach.query:
-            query = urlencode(await self._parts.revealer.table(reach.query))
+            query = urlencode(await self._revealer.table(reach.query))
             reach = msgspec.structs.replace(reach, url=f"{reach.url}{'&' if '?' in reach.url else '?'}{query}")
         if self._holder is not None:
             await self._holder.ready()

@@ -28,6 +28,7 @@ from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox
 from interlock.approvals.notifier import Notifier, make_channels
 from interlock.approvals.operations.inbox import InboxOperations
 from interlock.approvals.protocol.approval import Approval, Kind, Source
+from interlock.approvals.secret_bindings import SecretBindings
 from interlock.approvals.standing_grants import StandingGrants
 from interlock.approvals.tool_definitions import Definitions
 from interlock.approvals.trust.anchors import Anchors
@@ -183,6 +184,8 @@ class ApprovalParts:
         self.codes = codes = Codes(kv, clock)
         self.enrolments = enrolments = Enrolments(kv, inbox, anchors, recorder, clock)
         self.guard_changes = guard_changes = GuardChanges(written, stores.local.kv, inbox, enrolments, recorder, clock)
+        self.secret_bindings = SecretBindings(stores.local.kv, clock, lambda: guard_changes.written)
+        self.secret_bindings.changed.subscribe(guard_changes.signed.publish)
 
         self.definitions = definitions = Definitions(kv, inbox, clock, ruled)
         self.names = names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
@@ -404,7 +407,9 @@ class LinkParts:
     ) -> None:
         """Construct the links. `files` are the files of the configuration, which no sandboxed server may write."""
         clock = stores.clock
-        self.credentials = credentials = CredentialService(plan.data, clock, plan.node.name, stores.addresses)
+        self.credentials = credentials = CredentialService(
+            plan.data, clock, plan.node.name, stores.addresses, stores.current, stores.recorder.add_line
+        )
         self.reaper = reaper = OrphanReaper()
         eras, asking = EraMemory(stores.local.kv, clock), AskingMemory(stores.local.kv, clock)
         self.connector_parts = connector_parts = ConnectorParts(

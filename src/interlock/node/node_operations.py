@@ -250,6 +250,7 @@ class Operations:
         self.audit = AuditOperations(stores.audit, stores.recorder)
         self.secrets = SecretOperations(
             links.credentials,
+            approvals.secret_bindings,
             calls.keepers,
             links.servers.own,
             drivers.drivers.on_secret,

@@ -231,6 +231,7 @@ class ReloadSteps:
             "access": self._take_access,
             "anchors": self._take_anchors,
             "budget": self._take_budget,
+            "withheld_secrets": self._take_secrets,
         }
         for capability in self._capabilities:
             steps |= capability.reload_steps(self)
@@ -267,6 +268,13 @@ class ReloadSteps:
         await self._links.servers.take(old, new)
         for capability in self._capabilities:
             await capability.on_servers_changed()
+
+    async def _take_secrets(self, old: Plan, new: Plan) -> None:
+        """Start links again that may use a secret now, or no longer."""
+        self._stores.current.replace(new)
+        for segment in {use.segment for use in {*old.withheld_secrets} ^ {*new.withheld_secrets}}:
+            if (keeper := self._calls.keepers.get(segment)) is not None and keeper.is_offered:
+                await keeper.restart()
 
     async def _take_budget(self, old: Plan, new: Plan) -> None:
         """Apply new budgets. They count for subservers that register from now on (MCP-AX 11.4).

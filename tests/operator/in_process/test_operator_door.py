@@ -103,7 +103,10 @@ def json_body(**fields: Any) -> bytes:
         ("/admin/tools/time__convert_time", lambda ops: ops.tools.get("time.convert_time")),
         ("/admin/config", lambda ops: ops.node.configuration()),
         ("/admin/tokens", lambda ops: {"tokens": ops.token_list}),
-        ("/admin/secrets", lambda ops: {"secrets": [{"kind": kind, "name": name} for kind, name in ops.kept]}),
+        (
+            "/admin/secrets",
+            lambda ops: {"secrets": [{"kind": kind, "name": name, "destinations": []} for kind, name in ops.kept]},
+        ),
     ],
 )
 def test_a_path_answers_with_what_the_operation_says(

@@ -21,7 +21,7 @@ from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
 from interlock.core.part import Part, opened
 from interlock.core.recorder import Recorder
-from interlock.core.store_backends import build_audit, build_audit_reader
+from interlock.core.store_backends import build_audit, build_audit_reader, build_store
 from interlock.credentials.api import LIST_SECRETS, REMOVE_SECRET, SET_SECRET
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store
@@ -60,20 +60,25 @@ class OfflineNode:
     async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
         """Open the store that an operation needs, and run the operation."""
         clock, recorder = Clock(), _FolderRecorder(self.plan, self.folder)
-        part: Part
         if operation in SECRET_OPERATIONS:
+            from interlock.approvals.secret_bindings import SecretBindings
             from interlock.credentials.operations import SecretOperations
 
-            part = secrets = CredentialService(self.folder, clock, self.plan.node.name, Addresses(self.plan.node))
-            service: object = SecretOperations(secrets, {}, {}, lambda _: (), recorder, clock)
+            # Where secrets may go is stored per node, and not shared.
+            local = build_store("sqlite", self.folder)
+            secrets = CredentialService(self.folder, clock, self.plan.node.name, Addresses(self.plan.node))
+            bindings = SecretBindings(local.kv, clock, lambda: self.plan)
+            parts: tuple[Part, ...] = (local, secrets)
+            service: object = SecretOperations(secrets, bindings, {}, {}, lambda _: (), recorder, clock)
         else:
             from interlock.access.operations import TokenOperations
 
-            part = store = build_shared_store(self.plan, self.folder)
+            store = build_shared_store(self.plan, self.folder)
+            parts = (store,)
             registry = TokenRegistry(TokenTable(store.kv), clock, self.plan.access, self.plan.auth.token_days)
             service = TokenOperations(registry, lambda: None, recorder, clock)
         handler = handlers_of([service])[operation]
-        async with opened(part):
+        async with opened(*parts):
             try:
                 output = await handler(**{name: arguments[name] for name in inspect.signature(handler).parameters})
             except Refused as error:

@@ -15,9 +15,12 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from interlock.net.protocol.address_scope import is_loopback
+
 TOOL_ID_MAX = 255  # uint8_t of the reference structs
 SIMULATED = "simulated"  # the port of a device that the node itself plays
 TOOLS_MAX = 64  # of one device (AX-B.2-5)
+MQTT_PORT, MQTT_PORT_TLS = 1883, 8883
 PARITIES = {"none": "N", "even": "E", "odd": "O"}  # as the libraries of serial lines call them
 
 Profile = Literal["a", "b", "json", "modbus"]
@@ -148,6 +151,13 @@ class LinkDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     unit: Annotated[int, msgspec.Meta(ge=0, le=247)] = 1
     # modbus_rtu
     echo: bool = True  # after a lost answer the unit is asked to echo (function 8), which tells a late one apart
+
+    @property
+    def broker(self) -> tuple[str, int, bool]:
+        """Return host and port of the MQTT broker, and whether it is reached with TLS."""
+        host = self.host or "localhost"
+        tls = self.tls if self.tls is not None else not is_loopback(host)
+        return host, self.tcp_port or (MQTT_PORT_TLS if tls else MQTT_PORT), tls
 
 
 class DeviceDescription(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -21,7 +21,6 @@ from paho.mqtt.properties import Properties
 from interlock.core.background import BackgroundTasks
 from interlock.devices.protocol.json_codec import MESSAGE_BYTES_MAX, is_online, topics_of
 from interlock.devices.transports.transport import SharedConnection, Transport, TransportFailed
-from interlock.net.protocol.address_scope import is_loopback
 
 PACKET_BYTES_MAX: Final = 2 * MESSAGE_BYTES_MAX  # an honest broker drops what is beyond it, as it is told
 UNRELEASED_MAX: Final = 16  # with QoS 2, which is not asked for
@@ -114,7 +113,6 @@ class BoundedClient(aiomqtt.Client):
             self._take_turn(client)
 
 
-PORT, PORT_TLS = 1883, 8883
 MESSAGES_PER_S = 100  # of one device, beside its answers: five times the events that are passed on
 BURST_S = 2.0  # of that rate may come at once
 FLOOD_REST_S = 30.0  # before a device that sent more is heard again
@@ -143,9 +141,7 @@ class MqttTransport(Transport):
             self.topics = topics_of(link.topic or self._segment)
         except ValueError as error:
             raise TransportFailed(str(error)) from error
-        host = link.host or "localhost"
-        tls = link.tls if link.tls is not None else not is_loopback(host)
-        port = link.tcp_port or (PORT_TLS if tls else PORT)
+        host, port, tls = link.broker
         self._address = BrokerAddress(host, port, link.username, link.password, tls)
         self._broker: MqttBroker | None = None
         self._is_offline = False

@@ -23,7 +23,7 @@ import msgspec
 
 from interlock.config.value_types import secret_slug
 from interlock.core.clock import Clock, rfc3339
-from interlock.credentials.secret_references import SecretResolver, Unobtainable
+from interlock.credentials.secret_references import REVEALED, SecretResolver, Unobtainable
 from interlock.drivers.protocol.files import inventory
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.workspace.declaration import Declared, read_record
@@ -119,7 +119,6 @@ def _from_keyring(written: str) -> str:
     return value or ""
 
 
-REVEALED: Final = "secret.reveal"
 DENIED: Final = "secret.reveal.denied"
 ACCESS_DENIED: Final = "access_denied"
 AUTH_REQUIRED: Final = "auth_required"
@@ -174,6 +173,10 @@ class DriverRevealer(SecretResolver):
         self.who = who
         self._run = ""
         self._values: dict[str, str] = {}  # by the NAME that the driver uses
+
+    def of_link(self, segment: str) -> SecretResolver:
+        """Return this resolver: it belongs to one process already."""
+        return self
 
     async def begin(self) -> None:
         """Get all secrets for a new run of the process.

@@ -1,0 +1,64 @@
+"""Where stored secrets may go, as the person said who stored them: `interlock secrets set NAME --for SEGMENT|HOST`.
+
+Who sets a secret knows its value, and needs no signature to say where it may go. That holds for this value alone: when
+the secret is set again, its former destinations are forgotten. So no one can prepare a destination for a value that
+another person sets later. What approvers signed is kept apart from this (`guard_changes`), and lasts.
+"""
+
+import re
+from collections.abc import Callable, Iterable
+from typing import Final
+
+import msgspec
+
+from interlock.config.plan import Plan
+from interlock.config.secret_uses import binding_key, secret_uses
+from interlock.core.clock import Clock
+from interlock.core.feed import Feed
+from interlock.store.ports import KeyValue
+
+BUCKET: Final = "secret-bindings"
+# A name with a dot or a port is a host, any other a segment: localhost is written with its port.
+_HOST: Final = re.compile(r"(?=.*[.:])(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
+
+Destinations = dict[str, list[str]]  # by the name that a person gave, the uses and hosts that are confirmed with it
+
+
+class SecretBindings:
+    """The destinations that people named for the secrets of this node, and their storage."""
+
+    def __init__(self, kv: KeyValue, clock: Clock, written: Callable[[], Plan]) -> None:
+        """Prepare to store destinations. `written` returns the plan as the files have it."""
+        self._kv, self._clock, self._written = kv, clock, written
+        # Published when a secret may go somewhere else than before. The configuration is applied again then.
+        self.changed = Feed[None]()
+
+    async def bind(self, secret: str, destinations: Iterable[str]) -> None:
+        """Store where a secret may go, beside what approvers signed. Raise StoreError if that fails."""
+        stored = {name: self.find_keys(secret, name) for name in destinations}
+        if stored:
+            await self._kv.put(BUCKET, secret, msgspec.json.encode(stored), self._clock.wall())
+            self.changed.publish(None)
+
+    async def forget(self, secret: str) -> None:
+        """Forget the destinations that somebody named for a secret. Raise StoreError if that fails."""
+        if await self._kv.delete(BUCKET, secret):
+            self.changed.publish(None)
+
+    def find_keys(self, secret: str, destination: str) -> list[str]:
+        """Return what is confirmed with a destination: a host, or the uses of the secret by a segment, if any."""
+        if _HOST.fullmatch(destination.lower()):
+            return [binding_key(secret, destination.lower())]
+        return [use.key for use in secret_uses(self._written()) if (use.secret, use.segment) == (secret, destination)]
+
+    async def list_all(self) -> dict[str, tuple[str, ...]]:
+        """Return the destinations that people named, by secret."""
+        entries = await self._kv.entries(BUCKET, self._clock.wall())
+        return {entry.key: tuple(msgspec.json.decode(entry.value, type=Destinations)) for entry in entries}
+
+
+async def read_bindings(kv: KeyValue, now: float) -> dict[str, None]:
+    """Return the uses and hosts that are confirmed because people named them, for `SecretUse.is_confirmed`."""
+    entries = await kv.entries(BUCKET, now)
+    named = (msgspec.json.decode(entry.value, type=Destinations) for entry in entries)
+    return {key: None for destinations in named for keys in destinations.values() for key in keys}
