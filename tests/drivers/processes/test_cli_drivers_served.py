@@ -4,6 +4,7 @@ import contextlib
 import http.server
 import json
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -491,6 +492,56 @@ def test_where_somebody_may_approve_no_driver_is_trusted_without_their_signature
         assert signed_for.inline(*words, INTERLOCK_PASSPHRASE=passphrase).code == 1
     assert signed_for.states() == {"first-mcp": "untrusted"}
     signed_for.trust("first-mcp")
+
+
+@pytest.mark.req("AIP-import-8")
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="NO BUBBLEWRAP HERE")
+@pytest.mark.parametrize("is_running", [True, False])
+def test_an_import_with_yes_asks_for_no_passphrase_and_lists_what_is_left(signed_for: Served, is_running: bool) -> None:
+    until(lambda: signed_for.inline("access", "approvers", "--json").json)
+    tools = signed_for.folder / "tools.json"
+    tools.write_text(json.dumps([{"name": "read_file", "inputSchema": ARGUMENTS}]))
+    servers: dict[str, Any] = {
+        name: {
+            "command": sys.executable,
+            "args": [str(SERVER), "--log", str(signed_for.log(name)), "--tools", str(tools)],
+        }
+        for name in ("first", "second", "locked")
+    }
+    servers["locked"]["env"] = {"API_TOKEN": "${input:token}"}
+    servers["away"] = {"command": "/nowhere/at-all"}
+    file = signed_for.folder / "mcp.json"
+    file.write_text(json.dumps({"mcpServers": servers}))
+    assert signed_for.running is not None
+    if not is_running:
+        signed_for.running.interrupt()
+    words = ("import", "--file", str(file), "--as", "cursor", "--yes")
+    done = signed_for.inline(*words, "--json")
+    assert done.code == 0, done.err
+    assert {each["id"]: each["state"] for each in done.json["connected"]} == {
+        "first-mcp": "ready",
+        "second-mcp": "ready",
+        "locked-mcp": "failed",
+        "away-mcp": "failed",
+    }
+    commands = [each["command"] for each in done.json["left"]]
+    assert commands[0] == "interlock secrets set locked-mcp/token"
+    assert sorted(commands) == [
+        "interlock add away",
+        "interlock add locked",
+        "interlock drivers trust first",
+        "interlock drivers trust second",
+        "interlock secrets set locked-mcp/token",
+        "interlock tools classify",
+    ]
+    again = signed_for.inline(*words)
+    assert again.code == 0
+    left = again.err.partition("left to do:")[2]
+    assert all(command in left for command in commands if "classify" not in command)
+    if is_running:
+        signed_for.trust("second-mcp")
+        listed = signed_for.inline(*words, "--json").json["left"]
+        assert "interlock drivers trust second" not in [each["command"] for each in listed]
 
 
 def test_a_waiting_trust_request_is_void_once_the_folder_changed(signed_for: Served) -> None:

@@ -277,6 +277,30 @@ def test_a_person_is_offered_the_hosts_that_a_known_server_needs(
     assert written in (interlock.folder / ".drivers/web-mcp/DRIVER.draft.md").read_text()
 
 
+@pytest.mark.req("AIP-import-8")
+def test_yes_asks_nothing_on_a_terminal_and_lists_the_hosts_that_are_left(interlock: Interlock) -> None:
+    cursor(interlock.folder, {"web": FETCH["web"]})
+    ours, theirs = pty.openpty()
+    done = subprocess.run(
+        [sys.executable, "-m", "interlock", "import", "--no-connect", "--yes"],
+        cwd=interlock.folder,
+        env=interlock.env,
+        stdin=theirs,
+        stderr=theirs,
+        stdout=subprocess.PIPE,
+        timeout=30,
+        check=False,
+    )
+    told = _read_all(ours)
+    os.close(theirs)
+    os.close(ours)
+    assert done.returncode == 0, told
+    assert "which hosts may it reach?" not in told
+    left = told.partition("left to do:")[2]
+    assert "interlock drivers allow web '*'" in left
+    assert "interlock add web" in left
+
+
 def _read_all(terminal: int) -> str:
     """What was written to a terminal that nothing writes to any more; one read gives a part of it."""
     told = b""

@@ -120,10 +120,10 @@ def trust(invocation: Invocation, name: Name, yes: Yes = False) -> None:
         out.line(f"{now.segment} is trusted, now {now.state}" + (f": {now.reason}" if now.reason else ""))
 
 
-def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
+def accept_files(invocation: Invocation, key: str, digest: str, *, signs: bool = True) -> "Answer":
     """Accept a driver's files through the running node, or directly in its data folder if no node is running.
 
-    If approvers are configured, sign the acceptance with the user's key.
+    If approvers are configured, sign the acceptance with the user's key. Without `signs`, raise Refused instead.
     """
     try:
         body = api.TrustDriver(digest=digest)
@@ -131,7 +131,7 @@ def accept_files(invocation: Invocation, key: str, digest: str) -> "Answer":
             invocation, api.TRUST_DRIVER, lambda drivers: drivers.trust(key, digest, BY), name=key, body=body
         )
     except Refused as refused:
-        if refused.code != "proof_required" or not refused.details.get("approval"):
+        if refused.code != "proof_required" or not refused.details.get("approval") or not signs:
             raise
         approval = str(refused.details["approval"])
     invocation.out.remark(f"a running node accepts {server_name(key)} with your signature")

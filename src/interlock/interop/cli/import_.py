@@ -2,15 +2,16 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from shlex import join, quote
 from typing import Annotated, Any
 
 import typer
-from msgspec import UNSET, to_builtins
+from msgspec import UNSET, Struct, to_builtins
 from msgspec.structs import replace
 
+from interlock.approvals.cli.keys import VARIABLE
 from interlock.ax.protocol.capability import ToolClass
 from interlock.catalog.cli.classify import ask_classes
 from interlock.cli.client.offline import run_stored
@@ -18,8 +19,9 @@ from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import count, one_line
-from interlock.credentials.api import SET_SECRET, SetSecret, StoredSecret
+from interlock.credentials.api import LIST_SECRETS, SET_SECRET, Secrets, SetSecret, StoredSecret
 from interlock.drivers.add import decide_classes, known_hosts
+from interlock.drivers.protocol.authoring import SUGGESTED
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.drivers.workspace.declaration import configured_segments
 from interlock.drivers.workspace.folder import WorkspaceUnusable
@@ -48,6 +50,13 @@ SECRETS = {
 }
 
 
+class Leftover(Struct, frozen=True):
+    """Command that a person still has to give after an import, and the reason."""
+
+    command: str
+    why: str
+
+
 def show_files(out: Output, files: Sequence[SourceFile]) -> None:
     """Print the client files that were found."""
     if out.as_json:
@@ -71,10 +80,11 @@ def show_report(
     dry_run: bool,
     asks_now: bool = False,
     connected: Sequence[ProbeResult] = (),
+    left: Sequence[Leftover] = (),
 ) -> None:
     """Print the report of an import. `asks_now` means that the servers will be asked for their tools afterwards."""
     if out.as_json:
-        out.json(_report_value(files, report, connected, dry_run=dry_run))
+        out.json({**_report_value(files, report, connected, dry_run=dry_run), "left": to_builtins(left)})
         return
     would = "would be " if dry_run else ""
     for file in files:
@@ -191,7 +201,7 @@ def import_(
         everything: Also what is disabled or built into a client.
         dry_run: Say what would be written, and write nothing.
         no_connect: Start and dial nothing: tools come later.
-        yes: Agree to every start without being asked.
+        yes: Ask nothing: agree to every start, and list what is left for a person, with the commands.
         trust_network: Let the servers reach any host; else none is open.
         not_secret: This key holds no secret; may be repeated.
 
@@ -216,21 +226,64 @@ def import_(
     wishes = ImportChoices(not_secret=spared, trust_network=trust_network, everything=everything, only=only)
     taken = configured_segments(plan)
     request = ImportRequest(machine=machine, workspace=plan.workspace, wishes=wishes, own_addresses=own, taken=taken)
-    report = _carry_out(invocation, files, request, dry_run=dry_run)
+    left: list[Leftover] = []
+    report = _carry_out(invocation, files, request, left, dry_run=dry_run, asks=not yes)
     drafts = [] if dry_run or no_connect else [each for each in report.drivers if each.draft]
     if drafts and not yes and not is_dialogue(invocation):
         invocation.out.remark("there is no terminal to confirm on, so no server was started: --yes agrees to all")
         drafts = []
     if not invocation.out.as_json:
         show_report(invocation.out, files, report, dry_run=dry_run, asks_now=bool(drafts))
-    connected = _connect(invocation, drafts, yes=yes) if drafts else []
+    connected = _connect(invocation, drafts, left, yes=yes) if drafts else []
+    if not dry_run:
+        # Secrets come first: without them, `add` would fail again.
+        left[:0] = _unfinished(invocation, report, {each.id for each in connected})
     if invocation.out.as_json:
-        show_report(invocation.out, files, report, dry_run=dry_run, connected=connected)
+        show_report(invocation.out, files, report, dry_run=dry_run, connected=connected, left=left)
+    elif left and yes:
+        invocation.out.remark("left to do:")
+        for leftover in left:
+            invocation.out.remark(f"  {leftover.command}  ({one_line(leftover.why)})")
 
 
-def _connect(invocation: Invocation, drafts: list[DriverReport], *, yes: bool) -> list[ProbeResult]:
+def _unfinished(invocation: Invocation, report: ImportReport, connected: Collection[str]) -> Iterator[Leftover]:
+    """Yield what the drivers of an import still need from a person: secrets without a value, and trust in files that
+    are complete but not accepted. Drivers in `connected` were looked at already.
+    """
+    from interlock.drivers.api import DriverDetail
+    from interlock.drivers.cli.drivers import get_driver
+
+    unset = [(each.id, secret.slug) for each in report.drivers for secret in each.secrets if secret.state == "unset"]
+    stored: set[str] = set()
+    if unset:
+        stored = {each.name for each in invocation.call_or_offline(LIST_SECRETS).as_(Secrets).secrets}
+    for id, slug in unset:
+        if slug not in stored:
+            yield Leftover(f"interlock secrets set {slug}", f"{exposed_segment(id)} needs its value")
+    for driver in report.drivers:
+        if driver.id in connected:
+            continue
+        name = exposed_segment(driver.id)
+        if driver.draft:
+            yield Leftover(f"interlock add {name}", "its server was not asked for its tools")
+            continue
+        try:
+            is_trusted = get_driver(invocation, driver.id).as_(DriverDetail).trusted
+        except Refused as refused:
+            yield Leftover(f"interlock check .drivers/{driver.id}", refused.message)
+            continue
+        if not is_trusted:
+            yield Leftover(f"interlock drivers trust {name}", "its files are not accepted as they are now")
+
+
+def _connect(
+    invocation: Invocation, drafts: list[DriverReport], left: list[Leftover], *, yes: bool
+) -> list[ProbeResult]:
     """Start the servers of drafts and ask each for its tools. Before each start, its command is shown
-    (AIP-import-8).
+    (AIP-import-8). What only a person can do is added to `left`.
+
+    With `yes`, nothing is asked, so a driver that needs the signature of an approver stays untrusted, unless the
+    environment has the passphrase.
     """
     from interlock.drivers.cli.add import open_adder, quiet_log, trust_driver
 
@@ -242,6 +295,10 @@ def _connect(invocation: Invocation, drafts: list[DriverReport], *, yes: bool) -
 
     def decide(proposed: Mapping[str, Proposals]) -> Mapping[str, Proposals]:
         # What its server does not say of a tool stays open where no person is asked.
+        undecided = [each for proposals in proposed.values() for each in proposals if each.by in SUGGESTED]
+        if undecided and (yes or not is_dialogue(invocation)):
+            why = f"{count(len(undecided), 'tool')} do not say what they do, and their first calls ask"
+            left.append(Leftover("interlock tools classify", f"{why}; while the node runs"))
         return proposed if yes or not is_dialogue(invocation) else _ask_about_tools(invocation, proposed)
 
     with quiet_log(invocation):
@@ -249,10 +306,14 @@ def _connect(invocation: Invocation, drafts: list[DriverReport], *, yes: bool) -
     for each in done:
         name = exposed_segment(each.id)
         if each.key is not None:
-            is_trusted = trust_driver(invocation, each.key).trusted
+            is_trusted = trust_driver(invocation, each.key, signs=not yes or VARIABLE in os.environ).trusted
             stands = "trusted" if is_trusted else f"waits for you: interlock serve, then interlock drivers trust {name}"
+            if not is_trusted:
+                why = "an approver accepts its files, while the node runs"
+                left.append(Leftover(f"interlock drivers trust {name}", why))
             out.remark(f"{name}: {count(len(each.files), 'file')} written, {stands}")
         elif each.state == "failed":
+            left.append(Leftover(f"interlock add {name}", each.reason or "its server could not be asked for its tools"))
             out.remark(f"{name} stays a draft: {one_line(each.reason or '')}; interlock add {name} tries again")
     return done
 
@@ -313,17 +374,27 @@ def _one_file(path: Path, as_client: str | None, machine: ClientMachine, package
 
 
 def _carry_out(
-    invocation: Invocation, files: list[SourceFile], request: ImportRequest, *, dry_run: bool
+    invocation: Invocation,
+    files: list[SourceFile],
+    request: ImportRequest,
+    left: list[Leftover],
+    *,
+    dry_run: bool,
+    asks: bool,
 ) -> ImportReport:
+    """Store the secrets and write the drafts. Hosts that a server needs are asked about if `asks` is set and a person
+    is there, and otherwise added to `left`.
+    """
     try:
         batch = importer.plan(importer.collect_sources(files, request.machine), files, request)
-        if not dry_run and not request.wishes.trust_network and is_dialogue(invocation):
+        if asks and not dry_run and not request.wishes.trust_network and is_dialogue(invocation):
             batch = _ask_about_hosts(invocation, batch)
         elif not request.wishes.trust_network:
             for each in batch.planned:  # no user can be asked, so the hosts that the servers need are only printed
                 name = exposed_segment(each.draft.id)
                 for host in known_hosts(each.draft.data) if asks_for_hosts(each) else ():
                     allow = f"interlock drivers allow {name} {quote(host)}"
+                    left.append(Leftover(allow, f"{name} is known to need {host}, and may reach no host"))
                     invocation.out.remark(f"{name} is known to need {host}, and may reach no host: {allow}")
         for file in files:
             if file.bundle is not None and not dry_run:
