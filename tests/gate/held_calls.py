@@ -45,14 +45,17 @@ class ActuatorLog:
         return len(self.read())
 
 
-def actuator_table(diary: ActuatorLog, era: str = "modern") -> dict[str, Any]:
+def actuator_table(diary: ActuatorLog, era: str = "modern", **keys: Any) -> dict[str, Any]:
     words = command(diary.path, "--era", era)
-    return {"command": words[0], "args": words[1:]}
+    return {"command": words[0], "args": words[1:], **keys}
 
 
 @contextlib.contextmanager
-def gated_node(folder: Path, diary: ActuatorLog, extra: str = ANCHORED, era: str = "modern") -> Iterator[RunningNode]:
-    with running_node(folder, {"plant": actuator_table(diary, era)}, extra) as node:
+def gated_node(
+    folder: Path, diary: ActuatorLog, extra: str = ANCHORED, era: str = "modern", **keys: Any
+) -> Iterator[RunningNode]:
+    """`keys` are further keys of the server."""
+    with running_node(folder, {"plant": actuator_table(diary, era, **keys)}, extra) as node:
         node.wait_link("plant", {"state": "ready"})
         yield node
 

@@ -1,11 +1,11 @@
 """The definitions of tools as they were last accepted, and the decisions of operators about them.
 
 Theory of operation. The first definition of a tool is taken on trust and remembered on disk. A later definition that
-differs is reported once: in the inbox as a difference, in the log, and in the audit log. If the operator pins the tool
-([[tool]] pin), it is withheld until the change is accepted; otherwise it stays in use unless the change is denied. If a
-change claims less effect, scope or cost than was accepted before (`confirmation.claims`), the accepted claims hold
-until a person agrees. A tool that returns to its accepted definition is usable again, but the approval stays in the
-inbox, so that a person sees what the server tried.
+differs is reported once: in the inbox as a difference, in the log, and in the audit log. Until a person accepts it,
+clients see the accepted definition, which `read_accepted` gives; the catalog decides what applies to a tool instead
+(`definitions` of its server, [[tool]] pin, a subserver that registered). If a change claims less effect, scope or cost
+than was accepted before (`confirmation.claims`), the accepted claims hold until a person agrees. When a tool returns to
+its accepted definition, the approval stays in the inbox, so that a person sees what the server tried.
 
 The work has two halves, because the catalog prepares lists on the event loop and must not wait for the disk:
 
@@ -23,7 +23,7 @@ import asyncio
 import contextlib
 import logging
 import zlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -39,7 +39,9 @@ from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
 from interlock.gate.protocol.policy import ToolClaims, claims_shown, is_looser
+from interlock.mcp.items import Item
 from interlock.store.ports import Change, Conflict, Damaged, Entry, KeyValue, StoreError
+from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import Refusal
 
 RULINGS: Final = "rulings"
@@ -243,6 +245,23 @@ class Definitions(Rulings, DecisionReceiver):
         accepted = self._find_known(segment, tool)
         return None if accepted is None else accepted.claims
 
+    async def read_accepted(self, segment: str) -> Callable[[str], Item | None]:
+        try:
+            entry = await self._kv.get(BUCKET, segment, self._clock.wall())
+        except StoreError as refused:
+            log.error("the accepted definitions of %s cannot be read: %s", segment, refused)
+            entry = None
+        stored = {} if entry is None else await asyncio.to_thread(_read, entry)
+        coming = self._coming.get(segment, {})
+
+        def find_accepted(tool: str) -> Item | None:
+            if (snapshot := coming.get(tool)) is not None:
+                return decode_object(snapshot.definition())
+            text = stored[tool].definition if tool in stored else None
+            return decode_object(text.encode()) if text is not None else None
+
+        return find_accepted
+
     def _find_known(self, segment: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
         return self._coming.get(segment, {}).get(tool) or self._known.get(segment, {}).get(tool)
 
@@ -388,7 +407,7 @@ class Definitions(Rulings, DecisionReceiver):
                 and approval.target == segment
                 and SURFACE not in approval.factors
                 and approval.tool in seen
-                and approval.digest != seen[approval.tool].digest
+                and approval.digest not in (seen[approval.tool].digest, seen[approval.tool].shown_instead)
             ),
         )
 

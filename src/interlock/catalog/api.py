@@ -69,6 +69,8 @@ class Tool(Struct, frozen=True, kw_only=True):
         operation: What the AQL surfaces call it; absent where they have none.
         hops: Hops to its server.
         withheld: Why it is not listed; null: it is.
+        changed: That its server changed the definition since it was accepted, and which of the two is listed; absent:
+            it did not.
         surface: What the registry of names says of it; absent: nothing.
     """
 
@@ -84,6 +86,7 @@ class Tool(Struct, frozen=True, kw_only=True):
     operation: ToolOperation | UnsetType = UNSET
     hops: int
     withheld: str | None
+    changed: str | UnsetType = UNSET
     surface: ToolSurface | UnsetType = UNSET
 
 

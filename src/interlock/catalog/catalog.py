@@ -39,6 +39,7 @@ from interlock.catalog.routes import (
     AliasCollisions,
     ChangedDefinition,
     ChecksFor,
+    DefinitionState,
     LinkItems,
     PacedChanges,
     Place,
@@ -545,7 +546,7 @@ class Catalog:
     checks_for: ChecksFor
     live: LiveNamespace  # receives each new snapshot
     rulings: Rulings = field(default_factory=Rulings)
-    redefined: Feed[tuple[ChangedDefinition, ...]] = field(default_factory=Feed)
+    redefined: Feed[Mapping[str, str]] = field(default_factory=Feed)  # the new digests, by tool
     surfaces: Surfaces = field(default_factory=Surfaces)
 
     def __post_init__(self) -> None:
@@ -605,13 +606,17 @@ class Catalog:
         if isinstance(items, Refusal):
             self.drop(link)
             return ListUpdate(refused=items)
+        changed = changes(old, items)
+        redefined = {definition.name: definition.after.offered_digest for definition in changed}
         if items is not old:
+            # A tool can be withheld because it changed.
+            redefined |= {seen.tool: seen.digest for seen, look in items.seen if look is DefinitionState.CHANGED}
             if items.seen:
                 self.rulings.process_seen(link.segment, items.seen, {route.qualified: route for route in items.tools})
             items = msgspec.structs.replace(items, seen=()) if items.seen else items
             self.place(items)
-        if changed := changes(old, items):
-            self.redefined.publish(changed)
+        if redefined:
+            self.redefined.publish(redefined)
         return ListUpdate(items=items, changed=changed)
 
     async def stock_again(self, link: Link, listing: Listing) -> None:

@@ -90,7 +90,7 @@ class RouteCheck:
         if (was := call.route) is None:
             return None
         route = self.find_route(call.caller.key, call.target)
-        if route is not None and (route.digest == was.digest if was.is_held else not route.is_held):
+        if route is not None and (route.offered_digest == was.offered_digest if was.is_held else not route.is_held):
             return None
         return CheckRefusal(CheckNumber.ROUTE, RELISTED)
 

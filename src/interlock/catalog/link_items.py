@@ -14,12 +14,12 @@ to accept), invalid capability, unproved authority, scope, arguments that cannot
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import msgspec
 from msgspec import Raw
@@ -55,6 +55,7 @@ from interlock.catalog.routes import (
     Surfaces,
 )
 from interlock.config.plan import Plan, ToolClass, ToolRule
+from interlock.config.plan_servers import DefinitionPolicy
 from interlock.gate.protocol.policy import ToolClaims, gate_of, hold_of, is_looser, no_looser, says_its_effect
 from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
@@ -62,12 +63,20 @@ from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
 from interlock.mcp.modern_requests import mirrored_arguments, modern_head
 from interlock.mcp.tasks import needs_task
-from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value
+from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
+from interlock.wire.jsontext.canonical import DEFINITION_MEMBERS, tool_digest
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, NAMESPACE_INVALID, SCOPE_DENIED, Refusal, ax_refusal
 from interlock.wire.schemas.inclusion import Effort
 
 _PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
 _DENIED: Final = "an operator denied its definition as it now is"
+_CHANGED_UNPROVED: Final = (
+    "its definition changed, and the authority of this registrant is not proved; accept the change: interlock approvals"
+)
+_NOT_KEPT: Final = (
+    "its definition changed, and the accepted one cannot be listed in its place (denied, too long to keep, "
+    "unreadable, or of another name at the server); accept the change: interlock approvals"
+)
 _UNPROVED: Final = (
     "it changes something, and the authority of this registrant is not proved: "
     "let it send a proof (authority_proof, authority_key), vouch for it with authority in its [[access]] entry,"
@@ -273,6 +282,16 @@ class _Statements(msgspec.Struct, frozen=True):
     accepted: ToolClaims | None
 
 
+class _Definition(msgspec.Struct, frozen=True):
+    """A tool as its server lists it, or as it was last accepted, with what was read from it."""
+
+    item: Item  # without the keys of MCP-AX
+    meta: dict[str, Raw]
+    stated: ItemMetadata
+    annotations: object
+    snapshot: DefinitionSnapshot
+
+
 @dataclass(eq=False)
 class _LinkItemsBuilder:
     """A builder of what clients see of one server: tools, prompts and resources, made from the server's own lists."""
@@ -298,6 +317,7 @@ class _LinkItemsBuilder:
         self._root = () if own is None else (own,)
         self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._judged: dict[tuple[object, ...], _Assessment | InvalidAnnotation] = {}
+        self._find_accepted: Callable[[str], Item | None] | None = None  # read once a tool has changed
 
     async def take_tools(self, named: SettledNames) -> None:
         for done, (original, item, inner, local) in enumerate(named.items):
@@ -312,7 +332,7 @@ class _LinkItemsBuilder:
             ):
                 self.tools.append(previous)
                 continue
-            if isinstance(route := self._tool(original, item, inner, local), WithheldName):
+            if isinstance(route := await self._tool(original, item, inner, local), WithheldName):
                 self.withheld.append(route)
             else:
                 self.tools.append(route)
@@ -367,39 +387,38 @@ class _LinkItemsBuilder:
             places[uri] = Place(link=self.link, uri=uri, bare=bare, shown=shown, item=cleaned)
         return tuple(sorted(places.values(), key=lambda place: place.shown))
 
-    def _tool(self, original: str, item: Item, inner: tuple[str, ...], local: str) -> Route | WithheldName:
+    async def _tool(self, original: str, listed_item: Item, inner: tuple[str, ...], local: str) -> Route | WithheldName:
         segments, below = self._way(inner)
         if isinstance(qualified := qualify(segments, local), WithheldName):
             return WithheldName(name=original, reason=qualified.reason)
         rule = next((rule for rule in self.plan.tools if fnmatchcase(qualified, rule.match)), None)
         if rule is not None and rule.hide:
             return WithheldName(name=original, reason=HIDDEN)
-        meta = _meta(item)
-        stated = read_below(meta, self.offer)
-        if stated.hops > self.plan.ax.max_hops:
-            reason = f"it is {stated.hops} hops away; ax.max_hops is {self.plan.ax.max_hops}"
+        listed = self._define(qualified, original, listed_item, rule)
+        if listed.stated.hops > self.plan.ax.max_hops:
+            reason = f"it is {listed.stated.hops} hops away; ax.max_hops is {self.plan.ax.max_hops}"
             return WithheldName(name=original, reason=reason, code="hops_exceeded")
-        annotations = find_value(item, "annotations")
-        # The effect of the tool is unknown. An aggregator states the effect of every tool that it lists.
-        is_open = not stated.flagged and self._may_be_open(original, rule)
-        is_open = is_open and not says_its_effect(as_declared(stated.capability, {}), annotations)
-        snapshot = DefinitionSnapshot(
-            qualified, original, item, stated.capability, stated.declared, is_open=is_open, is_flagged=stated.flagged
-        )
-        look = self.rulings.look(self.link.segment, snapshot)
-        if look is not DefinitionState.SAME or snapshot.tool in self._waits:
-            self.seen.append((snapshot, look))
-        if look is DefinitionState.DENIED:
-            return WithheldName(name=original, reason=_DENIED, code=CHANGED)
-        if look is DefinitionState.CHANGED and rule is not None and rule.pin:
-            return WithheldName(name=original, reason=_PINNED, code=CHANGED)
+        look = self._look(listed.snapshot, rule)
+        if look is not DefinitionState.SAME or qualified in self._waits:
+            self.seen.append((listed.snapshot, look))
+        definition = await self._shown(listed, look, rule)
+        if isinstance(definition, WithheldName):
+            return definition
+        item, meta, stated, annotations = definition.item, definition.meta, definition.stated, definition.annotations
+        snapshot, is_open = definition.snapshot, definition.snapshot.is_open
         if snapshot.is_flagged and not stated.flagged:
             stated = msgspec.structs.replace(stated, flagged=True)
-        accepted = self._find_stricter_claims(look, snapshot)
-        if accepted is not None and accepted.is_open and snapshot.claims.severity < accepted.severity:
-            is_open = self._may_be_open(original, rule)
         ruling = self.rulings.get(qualified, snapshot.digest) if self.rulings.knows(qualified) else None
-        is_open = is_open and ruling is None
+        if definition is listed:
+            accepted = self._find_stricter_claims(look, snapshot)
+            if accepted is not None and accepted.is_open and snapshot.claims.severity < accepted.severity:
+                is_open = self._may_be_open(original, rule)
+            is_open = is_open and ruling is None
+        else:
+            # A change that clients do not see yet can make the tool stricter, as any other.
+            accepted = listed.snapshot.claims if _is_stricter(listed.snapshot.claims, snapshot.claims, ruling) else None
+            is_open = is_open and ruling is None and accepted is None
+            ruling = ruling if accepted is None else None
         judged = self._judge(_Statements(original, stated, annotations, rule, ruling, accepted), item)
         if isinstance(judged, InvalidAnnotation):
             return WithheldName(name=original, reason=judged.reason, code="capability_invalid")  # AX-9.1-1
@@ -448,8 +467,8 @@ class _LinkItemsBuilder:
             original=original,
             wire_name=Raw(encode_value(original)),
             head=modern_head(TOOLS_CALL, original),
-            item=_without_ax_keys(item, meta, stated),
-            source=item,
+            item=item,
+            source=listed_item,
             segments=segments,
             below=below,
             onward=self._onward(below, local),
@@ -468,7 +487,9 @@ class _LinkItemsBuilder:
             ),
             is_open=is_open,
             is_classified=ruling is not None or self.link.checks_input or self._reclassify(original, rule),
-            is_unaccepted=accepted is not None,
+            is_unaccepted=definition is listed and accepted is not None,
+            is_changed=definition is not listed or look is DefinitionState.CHANGED,
+            offered=None if definition is listed else listed.snapshot.digest,
             timeout_s=hop_metadata.timeout_s(
                 capability.latency_class if judged.has_class else None, stated.hops, self.link.timeout_s
             ),
@@ -481,6 +502,79 @@ class _LinkItemsBuilder:
         if checks := self.checks_for(route):
             msgspec.structs.force_setattr(route, "checks", checks)  # no other part has seen it yet
         return route
+
+    def _define(self, qualified: str, original: str, item: Item, rule: ToolRule | None) -> _Definition:
+        meta = _meta(item)
+        stated = read_below(meta, self.offer)
+        annotations = find_value(item, "annotations")
+        # The effect of the tool is unknown. An aggregator states the effect of every tool that it lists.
+        is_open = not stated.flagged and self._may_be_open(original, rule)
+        is_open = is_open and not says_its_effect(as_declared(stated.capability, {}), annotations)
+        cleaned = _without_ax_keys(item, meta, stated)
+        snapshot = DefinitionSnapshot(
+            qualified, original, cleaned, stated.capability, stated.declared, is_open=is_open, is_flagged=stated.flagged
+        )
+        return _Definition(cleaned, meta, stated, annotations, snapshot)
+
+    def _look(self, snapshot: DefinitionSnapshot, rule: ToolRule | None) -> DefinitionState:
+        look = self.rulings.look(self.link.segment, snapshot)
+        is_followed = look is DefinitionState.CHANGED and self._policy(snapshot.original, rule) == "follow"
+        # No server lifts its own gate, even if no one is asked about its changes.
+        return DefinitionState.ACCEPTED if is_followed and self._find_stricter_claims(look, snapshot) is None else look
+
+    def _policy(self, original: str, rule: ToolRule | None) -> DefinitionPolicy | Literal["withhold"]:
+        """Return what becomes of a tool of this link when its definition changes.
+
+        Definitions of subservers are not kept (MCP-AX 13.1), so that one which is not accepted can only be shown or
+        withheld.
+        """
+        if rule is not None and rule.pin:
+            return "withhold"
+        if self.offer.kind != "adopted":
+            return "notify" if self.offer.proved else "withhold"
+        return self.link.definition_policy(original)
+
+    async def _shown(
+        self, listed: _Definition, look: DefinitionState, rule: ToolRule | None
+    ) -> _Definition | WithheldName:
+        """Return the definition that clients see: as it is listed, or as it was accepted if it has changed since."""
+        original, policy = listed.snapshot.original, self._policy(listed.snapshot.original, rule)
+        if look not in (DefinitionState.CHANGED, DefinitionState.DENIED):
+            return listed
+        if self._find_accepted is None:
+            self._find_accepted = await self.rulings.read_accepted(self.link.segment)
+        members = self._find_accepted(listed.snapshot.tool)
+        if policy == "accept" and (accepted := self._restore(listed, members, rule)) is not None:
+            listed.snapshot.shown_instead = accepted.snapshot.digest  # AX-11.N-2
+            return accepted
+        if look is DefinitionState.DENIED:
+            return WithheldName(name=original, reason=_DENIED, code=CHANGED)
+        if policy == "accept":
+            return WithheldName(name=original, reason=_NOT_KEPT, code=CHANGED)
+        if rule is not None and rule.pin:
+            return WithheldName(name=original, reason=_PINNED, code=CHANGED)
+        # A subserver may say otherwise how its tool is reached (MCP-AX 1.2); what that loosens does not count yet.
+        if policy == "withhold" and not (members and _has_equal_texts(members, listed)):  # AX-11.N-2
+            return WithheldName(name=original, reason=_CHANGED_UNPROVED, code=CHANGED)
+        return listed
+
+    def _restore(self, listed: _Definition, members: Item | None, rule: ToolRule | None) -> _Definition | None:
+        """Return the accepted definition of a tool, with what its server says now of everything that the digest does
+        not cover. Return None if that is not the accepted definition of this very tool, or if it was denied since.
+        """
+        original = listed.snapshot.original
+        if members is None or find_string(members.get("name")) != original or any(map(_is_hash, members.values())):
+            return None
+        uncovered = {member: raw for member, raw in listed.item.items() if member not in DEFINITION_MEMBERS}
+        meta = decode_object(members.get("_meta", b"{}")) or {}
+        meta |= {key: raw for key, raw in listed.meta.items() if key not in listed.stated.rest and key != CAPABILITY}
+        if "capability" in members:
+            meta[CAPABILITY] = members["capability"]
+        covered: Item = {member: members[member] for member in DEFINITION_MEMBERS if member in members}
+        item = {**uncovered, **covered, "_meta": Raw(encode_value(meta))} if meta else uncovered | covered
+        accepted = self._define(listed.snapshot.tool, original, item, rule)
+        look = self.rulings.look(self.link.segment, accepted.snapshot)
+        return accepted if look in (DefinitionState.SAME, DefinitionState.REWORDED) else None
 
     def _may_be_open(self, original: str, rule: ToolRule | None) -> bool:
         return not (self.offer.is_aggregator or self._reclassify(original, rule))
@@ -608,6 +702,27 @@ class _LinkItemsBuilder:
         if self.offer.kind == "adopted":
             return None
         return ax_route.as_meta(ax_route.start(self.plan.ax.root_segment, (*below, local)))
+
+
+_SEVERITIES: Final[dict[ToolClass, int]] = {"read_only": 0, "reversible": 1, "irreversible": 2}
+
+
+def _is_stricter(listed: ToolClaims, accepted: ToolClaims, ruling: ToolClass | None) -> bool:
+    """Return whether a changed definition claims more than the accepted one, or than an operator said of that."""
+    is_above_ruling = ruling is not None and not listed.is_open and listed.severity > _SEVERITIES[ruling]
+    return is_above_ruling or is_looser(accepted, listed)
+
+
+def _has_equal_texts(accepted: Item, listed: _Definition) -> bool:
+    """Return whether two definitions of a tool differ only in their capability, which no model is shown."""
+    items, name = (accepted, listed.item), listed.snapshot.original
+    digests = {tool_digest(item, downstream_name=name, declared=None) for item in items}
+    return len(digests) == 1 and find_string(accepted.get("name")) == name
+
+
+def _is_hash(raw: Raw) -> bool:
+    """Return whether a member of a stored definition is only the hash of one that cannot be decoded."""
+    return bytes(raw).startswith(b'{"sha256":')
 
 
 _MIRROR_MARK: Final = b'"x-mcp-header"'

@@ -130,7 +130,7 @@ class ToolOperations:
     @handles(api.CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
         """Ask operators what a tool does, before anybody calls it. Return the approval that is now pending."""
-        if (route := self._find_route(name)) is not None and not route.is_open:
+        if (route := self._find_route(name)) is not None and not (route.is_open or route.is_changed):
             message = f"it is known what {name} does; [[tool]] says otherwise"
             raise refused_as(api.CLASSIFIED, message, {"tool": name})
         changed = [segment for segment, entry in self._find_withheld(name) if entry.code == CHANGED]
@@ -212,6 +212,7 @@ class ToolOperations:
             operation=operation,
             hops=route.hops,
             withheld=clash.reason if clash is not None else route.warning if route.is_refused else None,
+            changed=route.change or UNSET,
             surface=_surface(route, advice.get(route.original)),
         )
 

@@ -44,12 +44,10 @@ from interlock.mcp.methods import MODERN, TOOLS_CALL, Era
 from interlock.mcp.modern_requests import Mirrored, modern_head
 from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsontext.canonical import tool_digest
+from interlock.wire.jsontext.canonical import DEFINITION_MEMBERS, tool_digest
 from interlock.wire.refusal import Refusal
 from interlock.wire.schemas.inclusion import Effort
 
-# The members of a tool that its digest covers (`tool_digest`).
-_MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")
 FINGERPRINT_BYTES: Final = 16
 # As much text as a book has.
 SHOWN_BYTES_MAX: Final = 256 * 1024
@@ -84,11 +82,13 @@ class DefinitionSnapshot:
 
     tool: str
     original: str
-    item: Item
+    item: Item  # without the MCP-AX keys of its `_meta`
     stated: Raw | None
     stated_values: dict[str, object]  # stated beside the capability annotation
     is_open: bool = False  # neither server nor operator says whether it changes anything
     is_flagged: bool = False  # by x-mcpax-safety, now or, of the same definition, before
+    # The digest of the accepted definition that clients see in its place, until a person decides.
+    shown_instead: str | None = None
 
     @cached_property
     def declared(self) -> object:
@@ -98,7 +98,7 @@ class DefinitionSnapshot:
     @cached_property
     def fingerprint(self) -> str:
         hashed = hashlib.blake2b(self.original.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES)
-        for member in _MEMBERS:
+        for member in DEFINITION_MEMBERS:
             hashed.update(b"\0%b\0" % bytes(self.item.get(member, b"")))
         hashed.update(bytes(self.stated or b""))
         return hashed.hexdigest()
@@ -120,7 +120,7 @@ class DefinitionSnapshot:
         the digest.
         """
         shown: dict[str, Any] = {"name": self.original}
-        for member in _MEMBERS:
+        for member in DEFINITION_MEMBERS:
             if (raw := self.item.get(member)) is not None:
                 shown[member] = raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
         if self.declared is not None:
@@ -224,6 +224,12 @@ class Rulings:
         """
         return None
 
+    async def read_accepted(self, segment: str) -> Callable[[str], Item | None]:
+        """Return a function that finds the accepted definition of a tool of this segment: the members that the digest
+        covers, with the tool's name and its declared capability. It returns None if the text was not kept.
+        """
+        return lambda tool: None
+
     def waits(self, segment: str) -> frozenset[str]:
         """Return the tools of a segment that wait for an operator's decision."""
         return frozenset()
@@ -262,6 +268,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_open: bool = False  # neither server nor operator says whether it changes anything
     is_classified: bool = False  # what it does is the word of this node's operator or of a contract, not its server's
     is_unaccepted: bool = False  # its server claims less than what was accepted, which does not count yet
+    is_changed: bool = False  # its server defines it otherwise than was accepted
+    offered: str | None = None  # the digest of that definition, if clients see the accepted one
     timeout_s: float | None = None
     scope: str = "read"
     price: Price = Price()  # what a call counts for in budgets
@@ -285,15 +293,33 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.surface.warning if self.surface is not None else None
 
     @property
+    def change(self) -> str | None:
+        """Return for operators that the definition of the tool changed and which one clients see, or None."""
+        if not self.is_changed:
+            return None
+        if self.offered is None:
+            return "its server changed the definition, which is listed and was not accepted yet: interlock approvals"
+        return "its server offers another definition; the accepted one is listed: interlock approvals"
+
+    @property
     def is_held(self) -> bool:
         """Return whether a call of the tool waits for a person at this node."""
         return self.gate is not None and self.gate.hold is not None
 
     @property
     def digest(self) -> str:
-        """Return the digest of the tool's definition, with the capability that its server declares (MCP-AX 11.3)."""
+        """Return the digest of the tool's definition as clients see it, with the capability that its server declares
+        (MCP-AX 11.3).
+        """
         declared = as_declared(self.stated, self.meta.get(DECLARED, {}))
         return tool_digest(self.item, downstream_name=self.original, declared=declared)
+
+    @property
+    def offered_digest(self) -> str:
+        """Return the digest of the definition that the server lists now. Decisions about calls are bound to it, so that
+        an approval ends when the server changes the tool.
+        """
+        return self.digest if self.offered is None else self.offered
 
 
 Checks = tuple[Check[Route], ...]
@@ -352,9 +378,14 @@ def changes(old: LinkItems | None, new: LinkItems) -> tuple[ChangedDefinition, .
     changed = []
     for after in new.tools if before else ():
         was = before.get(after.qualified)
-        if was is None or (was.item == after.item and was.original == after.original and was.stated == after.stated):
+        if was is None or (
+            was.item == after.item
+            and was.original == after.original
+            and was.stated == after.stated
+            and was.offered == after.offered
+        ):
             continue
-        if was.digest != after.digest:
+        if was.offered_digest != after.offered_digest:
             changed.append(ChangedDefinition(name=after.qualified, before=was, after=after))
     return tuple(changed)
 

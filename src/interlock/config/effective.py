@@ -126,4 +126,4 @@ def _server_values(server: ServerPlan) -> dict[str, Any]:
     values |= {"share": server.share, "idle_timeout_s": server.idle_timeout_s}
     if server.result_bytes is not None:
         values["result_bytes"] = server.result_bytes
-    return values | {"timeout_s": server.timeout_s, "tools": dict(server.classes)}
+    return values | {"timeout_s": server.timeout_s, "definitions": server.definitions, "tools": dict(server.classes)}

@@ -100,6 +100,8 @@ BUDGET: Final = StructTable(BudgetLimits, "a budget", example="budget = { max_ca
 ToolClass = Literal["read_only", "reversible", "irreversible"]
 Share = Literal["auto", "node", "principal", "session"]
 DialTransport = Literal["auto", "http", "sse"]
+DefinitionPolicy = Literal["accept", "notify", "follow"]
+_POLICIES: Final = ranked(*get_args(DefinitionPolicy))
 
 # How a server is reached
 
@@ -204,6 +206,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         idle_timeout_s: How long the process or connection of a principal or session may be idle until it ends.
         result_bytes: The largest answer taken from it; a larger one fails its call alone. Default:
             limits.message_bytes.
+        definitions: When its tools change. accept: clients see what a person last accepted. notify: they see the change
+            at once, and it waits in the inbox. follow: no one is asked, unless the change loosens what is held.
     """
 
     roots: Annotated[tuple[Path, ...] | None, Key(["~/notes"], goes_with=REACHES)] = None
@@ -212,6 +216,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     max_processes: Annotated[int, Whole(1, 10_000), Key(4, goes_with=(*PROGRAMS, "docker"))] = 16
     idle_timeout_s: Annotated[float, Seconds(1, MONTH_S), Key(300, goes_with=REACHES)] = 1800
     result_bytes: Annotated[int | None, MESSAGE_SIZE, Key("64Mi", goes_with=REACHES)] = None
+    definitions: Annotated[DefinitionPolicy, Key("notify", goes_with=REACHES)] = "accept"
 
 
 class ServerTable(ServerSettings, frozen=True, kw_only=True):
@@ -312,6 +317,7 @@ class _SignedServer(msgspec.Struct, frozen=True, kw_only=True):
     share: Share
     sandbox: dict[str, Any] | None
     egress: tuple[str, ...] | None
+    definitions: DefinitionPolicy = "accept"
 
 
 def _remember_servers(servers: tuple[ServerPlan, ...], _: object) -> dict[str, _SignedServer]:
@@ -325,6 +331,7 @@ def _signed_server(server: ServerPlan) -> _SignedServer:
         share=server.share,
         sandbox=None if sandbox is None else msgspec.to_builtins(sandbox, enc_hook=str),
         egress=server.reach.egress if isinstance(server.reach, Dial) else None,
+        definitions=server.definitions,
     )
 
 
@@ -354,6 +361,7 @@ def _join_server(stored: Any, written: ServerPlan) -> ServerPlan:
         reach=reach,
         classes=_CLASSES.join(signed.classes, written.classes, written),
         share=_SHARES.join(signed.share, written.share, written),
+        definitions=_POLICIES.join(signed.definitions, written.definitions, written),
     )
 
 
@@ -389,6 +397,7 @@ _TAGS: Final = Many(Text(r"[a-z0-9][a-z0-9-]{0,63}", "a policy tag", hint="in lo
 _REGION: Final = Text(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", "a region", hint='for instance "EU"')
 _SANDBOXES: Final = Table(names=_ID, names_are="a driver's id", item=Choice(("off",)))
 _RESULT_SIZES: Final = Table(names=_ID, names_are="a driver's id", item=MESSAGE_SIZE)
+_DEFINITIONS: Final = Table(names=_ID, names_are="a driver's id", item=Choice(get_args(DefinitionPolicy)))
 _PINS: Final = Table(
     names=_ID,
     names_are="a contract's id",
@@ -416,6 +425,7 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
         on_mismatch: When a server's tool does not fit its contract: the whole driver is rejected, or only that tool.
         sandbox: Drivers that run without a sandbox. It is shown in lists and written to the audit log.
         result_bytes: The largest answer taken from a driver's server; a larger one fails its call alone.
+        definitions: When the tools of a driver's server change that no contract describes: as in [servers.SEGMENT].
         insecure_hosts: Hosts of remote drivers that may be reached over plain http.
         ca_file: Further CA certificates (PEM) for remote drivers.
         region: Where this node runs: what the region self-hosted of a driver means.
@@ -438,6 +448,9 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
     )
     sandbox: Annotated[dict[str, Literal["off"]], _SANDBOXES, Key({"legacy-mcp": "off"}), ADDED_IS_LOOSER] = {}
     result_bytes: Annotated[dict[str, int], _RESULT_SIZES, Key({"files-mcp": "64Mi"}), FREE] = {}
+    definitions: Annotated[
+        dict[str, DefinitionPolicy], _DEFINITIONS, Key({"files-mcp": "notify"}), table(_POLICIES, "accept")
+    ] = {}
     insecure_hosts: Annotated[tuple[str, ...], Many(_HOST), Key(["mcp.lan"]), ADDED_IS_LOOSER] = ()
     ca_file: Annotated[Path | None, Key("tls/company-ca.pem"), ANY_CHANGE] = None
     region: Annotated[str | None, _REGION, Key("EU"), ANY_CHANGE] = None

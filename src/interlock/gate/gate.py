@@ -13,7 +13,7 @@ behalf. Who may decide, and with which proof, is checked before an approval coun
 """
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ from interlock.ax.protocol.capability import as_object
 from interlock.ax.protocol.hop_metadata import CALLER, DECLARED, caller_mark, requester
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.catalog.api import CheckVerdict
-from interlock.catalog.routes import ChangedDefinition, DefinitionSnapshot, Route
+from interlock.catalog.routes import DefinitionSnapshot, Route
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call, CallLink, Outcome, answer_failures
 from interlock.core.calls.caller import Principal
@@ -193,9 +193,10 @@ class Gate:
         self.used_approvals.discard(approval_id)
         self._work.begin(self.inbox.finish(approval_id, move, outcome))
 
-    def definitions_changed(self, changed: tuple[ChangedDefinition, ...]) -> None:
-        """End the approvals of calls whose tool has a new definition, because they were given for the old one."""
-        digests = {definition.name: definition.after.digest for definition in changed}
+    def definitions_changed(self, digests: Mapping[str, str]) -> None:
+        """End the approvals of calls whose tool has a new definition, because they were given for the old one.
+        `digests` has the new ones, by tool.
+        """
         voiding = self.inbox.void_where(
             "the definition of the tool has changed",
             lambda approval: (
@@ -247,7 +248,7 @@ class GateHold(msgspec.Struct, eq=False):
         route = self.route
         if route.is_held:
             arguments, node, way = call.params.get("arguments"), self.gate.aggregator_id, (*route.segments, route.local)
-            tool, caller, definition = route.qualified, self.requester, route.digest
+            tool, caller, definition = route.qualified, self.requester, route.offered_digest
             digest = call_digest(
                 arguments, aggregator_id=node, tool=tool, route=way, caller=caller, tool_digest=definition
             )
@@ -286,7 +287,7 @@ class GateHold(msgspec.Struct, eq=False):
         if (
             proposal is not None
             and (proposal.kind, proposal.status) == (Kind.PROPOSAL, Status.APPROVED)
-            and (proposal.tool, proposal.tool_digest) == (route.qualified, route.digest)
+            and (proposal.tool, proposal.tool_digest) == (route.qualified, route.offered_digest)
             and not is_unclassified(route)
             and gate.is_still_good(proposal)
         ):
@@ -348,7 +349,7 @@ class GateHold(msgspec.Struct, eq=False):
             params=Raw(b'{"definition":%b}' % snapshot.definition()) if is_definition else self.arguments,
             route=(*route.segments, route.local),
             capability=as_object(route.capability) if route.capability is not None else None,
-            tool_digest=route.digest,
+            tool_digest=route.digest if is_definition else route.offered_digest,
             nonce=secrets.token_urlsafe(NONCE_BYTES),
             reason=hold_reason(route),
             factors=(CLASSIFIED,) if route.is_classified and not is_definition else (),

@@ -53,7 +53,7 @@ class GrantedCalls:
         route = hold.route
         if not may_be_granted(route) or not self.grants.has_any(route.qualified, hold.requester):
             return ""
-        grant = self.grants.find(route.qualified, route.digest, hold.requester, _find_arguments(hold.arguments))
+        grant = self.grants.find(route.qualified, route.offered_digest, hold.requester, _find_arguments(hold.arguments))
         if grant is None:
             return ""
         if isinstance(grant, Uncovered):

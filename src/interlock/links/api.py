@@ -33,11 +33,11 @@ class Withheld(Struct, frozen=True, kw_only=True):
 
 
 class NotedName(Struct, frozen=True, kw_only=True):
-    """Listed tool with a remark about its name for the operator.
+    """Listed tool with a remark for the operator.
 
     Members:
         name: As its server names it.
-        note: What the registry of names says.
+        note: What the registry of names says of it, or how its definition changed.
     """
 
     name: str
@@ -239,6 +239,7 @@ class Link(Struct, frozen=True, kw_only=True):
         prompts: Prompts that are listed.
         resources: Resources that are listed.
         withheld: Tools and prompts that are offered and not listed.
+        changed: Listed tools whose definition the server changed and no one accepted yet.
         not_listed_because: Of a node below: how many tools it does not offer to this node, by reason; null: not known.
         noted: Remarks of the registry of names on listed tools.
         in_flight: Calls of clients under way.
@@ -282,6 +283,7 @@ class Link(Struct, frozen=True, kw_only=True):
     prompts: int = 0
     resources: int = 0
     withheld: tuple[Withheld, ...] = ()
+    changed: tuple[NotedName, ...] = ()
     not_listed_because: dict[str, int] | None = None
     noted: tuple[NotedName, ...] = ()
     in_flight: int = 0

@@ -84,6 +84,7 @@ def detail_lines(link: api.Link, *, width: int, now: datetime, ascii_only: bool)
     lines.add("withheld", *(f"{tool.name}: {tool.reason}" for tool in link.withheld), style="yellow")
     left_out = (link.not_listed_because or {}).items()
     lines.add("not offered", *(f"{count(tools, 'tool')}: {reason}" for reason, tools in left_out))
+    lines.add("changed", *(f"{tool.name}: {tool.note}" for tool in link.changed), style="yellow")
     lines.add("names", *(f"{noted.name}: {noted.note}" for noted in link.noted), style="yellow")
     return lines
 

@@ -30,6 +30,7 @@ from msgspec import Raw
 from interlock import __version__
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import Dial, ServerPlan, Spawn
+from interlock.config.plan_servers import DefinitionPolicy
 from interlock.core.calls.call import Call, CallFactory, Inquiry, Outcome, Pending
 from interlock.core.calls.caller import Caller, add_note
 from interlock.core.calls.check import Admitted
@@ -507,6 +508,9 @@ class ServerLink(ConnectedLink):
         self.owner = owner
         self.client = client
         self._sharing = sharing
+
+    def definition_policy(self, tool: str) -> DefinitionPolicy:
+        return self.plan.definitions
 
     def greeted(self, facts: ServerFacts) -> None:
         if self._sharing is not None:

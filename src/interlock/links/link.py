@@ -30,6 +30,7 @@ from msgspec import Raw
 from interlock.ax.protocol.capability import AuthScope, Capability, CostClass, LatencyClass
 from interlock.ax.protocol.hop_metadata import ADOPTED, Offer
 from interlock.config.plan import ToolClass
+from interlock.config.plan_servers import DefinitionPolicy
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import AccessList, Call, CallFactory, CallLink, Outcome, Pending, answer_failures
 from interlock.core.calls.caller import Caller, QuestionOrigin
@@ -276,6 +277,10 @@ class Link(CallLink):
         link leads to the tool's server itself.
         """
         return None
+
+    def definition_policy(self, tool: str) -> DefinitionPolicy:
+        """Return what clients see of a tool whose definition changed. `tool` is its name at the server."""
+        return "accept"
 
     def new_request(self, what: str, *fields: Any) -> Call:
         """Create a request for a prompt or a resource. `what` is its name or URI at this node.

@@ -147,6 +147,7 @@ class LinkOperations:
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
             resources=len(items.resources) if items else 0,
             withheld=tuple(api.Withheld(name=tool.name, reason=tool.reason) for tool in withheld),
+            changed=tuple(_find_changed(items.tools)) if items else (),
             not_listed_because=_count_unlisted(keeper),
             noted=tuple(_find_notes(items.tools)) if items else (),
             in_flight=sum(member.booked for member in links),  # of clients: what the node itself asks does not count
@@ -236,6 +237,12 @@ def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
     left_out = "an [[access]] entry of its own node leaves them out"
     numbers = {beyond: unlisted.beyond_scope, left_out: unlisted.beyond_access}
     return {reason: number for reason, number in numbers.items() if number}
+
+
+def _find_changed(routes: Iterable[Route]) -> Iterator[api.NotedName]:
+    """Yield a remark for each listed tool whose definition changed since it was accepted."""
+    for route in islice((route for route in routes if route.is_changed), _NOTED_MAX):
+        yield api.NotedName(name=route.original, note=route.change or "")
 
 
 def _find_notes(routes: Iterable[Route]) -> Iterator[api.NotedName]:

@@ -41,7 +41,7 @@ from interlock.aql.operation_index import LiveOperationNames, NativeOperations
 from interlock.aql.surface import AqlLists, AqlSurface
 from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.catalog.checks import ArgumentsCheck, RouteCheck
-from interlock.catalog.routes import ChangedDefinition, Route
+from interlock.catalog.routes import Route
 from interlock.config.folders import config_folder
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.calls.caller import Caller, ViewKey
@@ -288,7 +288,7 @@ class CallParts:
         # The check of agents costs something on every call, so it is on only while an execution is watched.
         safety.loop.changed.subscribe(lambda _: guard.watch(is_needed=safety.watch.is_needed))
         # A tool whose definition changed ends the approvals of its old definition.
-        redefined = Feed[tuple[ChangedDefinition, ...]]()
+        redefined = Feed[Mapping[str, str]]()
         redefined.subscribe(gate.definitions_changed)
         self.catalog = catalog = Catalog(
             plan,
@@ -310,7 +310,7 @@ class CallParts:
             A tool that is not listed now may return unchanged, so it counts as current.
             """
             route = find_route(approval)
-            return route is None or route.digest == approval.tool_digest
+            return route is None or route.offered_digest == approval.tool_digest
 
         def find_ways_out(approval: Approval) -> tuple[str, ...]:
             """Return what an operator can do so that calls like this one are not held again."""

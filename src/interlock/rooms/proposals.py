@@ -280,7 +280,7 @@ class ProposalTracker(DecisionReceiver):
             target=target,
             method=proposed.method,
             params=params,
-            tool_digest=own.digest if own is not None else None,
+            tool_digest=own.offered_digest if own is not None else None,
             nonce=secrets.token_urlsafe(NONCE_BYTES),
             reason=proposed.reason,
             expires_at=received_at + room.settings.proposal_ttl_s,

@@ -419,3 +419,28 @@ async def test_a_very_long_definition_is_compared_by_its_digest(tmp_path: Path) 
         (waiting,) = shop.waiting()
         assert waiting.params is not None
         assert msgspec.json.decode(waiting.params)["before"] is None
+
+
+@pytest.mark.req("AX-11.N-2")
+async def test_the_accepted_definition_can_be_read_before_and_after_it_is_on_disk_unless_it_is_too_long(
+    tmp_path: Path,
+) -> None:
+    whole = FIRST | {"title": "Reading", "_meta": {"vendor/hint": 1}}
+    long = sight(FIRST | {"description": "x" * 40_000}, "files.long")
+    async with shop_at(tmp_path) as shop:
+        shop.lists_quickly(sight(whole), long)
+        members = (await shop.definitions.read_accepted("files"))(TOOL)
+        assert members is not None and bytes(members["title"]) == b'"Reading"'
+        await shop.definitions.wait_until_processed()
+        await shop.lists(sight(OTHER), long)
+    async with shop_at(tmp_path) as shop:
+        find = await shop.definitions.read_accepted("files")
+        members = find(TOOL)
+        assert members is not None
+        assert {key: msgspec.json.decode(raw) for key, raw in members.items()} == {"name": "read", **whole}
+        assert (find("files.long"), find("files.none")) == (None, None)
+        await shop.lists(sight(OTHER))
+        (waiting,) = shop.waiting()
+        await shop.decides(waiting, "accept")
+        members = (await shop.definitions.read_accepted("files"))(TOOL)
+        assert members is not None and "title" not in members

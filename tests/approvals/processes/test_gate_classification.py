@@ -24,7 +24,7 @@ def operator(tmp_path_factory: pytest.TempPathFactory) -> Operator:
 def node(tmp_path_factory: pytest.TempPathFactory, operator: Operator) -> Iterator[RunningNode]:
     folder = tmp_path_factory.mktemp("classes")
     own_key = operator.anchor.replace("name = 'ada'", "name = 'ada-here'")
-    with gated_node(folder, ActuatorLog(folder / "diary.jsonl"), ANCHORS + own_key) as running:
+    with gated_node(folder, ActuatorLog(folder / "diary.jsonl"), ANCHORS + own_key, definitions="notify") as running:
         yield running
 
 

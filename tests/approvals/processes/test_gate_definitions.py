@@ -58,6 +58,11 @@ def names(client: Client) -> list[str]:
     return [tool["name"] for tool in client.ask("tools/list", {})["result"]["tools"]]
 
 
+def definition(client: Client) -> Any:
+    """What clients see of the tool that changes."""
+    return next(tool for tool in client.ask("tools/list", {})["result"]["tools"] if tool["name"].endswith("fire"))
+
+
 def waiting(node: RunningNode) -> list[Any]:
     found: list[Any] = node.admin("/approvals?kind=definition")["approvals"]
     return found
@@ -121,13 +126,76 @@ def test_an_accepted_definition_survives_a_restart_and_a_reverted_definition_is_
     assert diary.read("fire") == []
 
 
-def test_without_a_pin_a_change_is_shown_and_the_tool_stays_until_it_is_denied(
+@pytest.mark.req("AX-11.N-2")
+@pytest.mark.parametrize("what", ["required", "title", "meta", "outputSchema", "annotations"])
+def test_clients_see_the_accepted_definition_until_a_person_accepts_the_change(
+    tmp_path: Path, operator: Operator, diary: ActuatorLog, what: str
+) -> None:
+    extra = OPEN + operator.anchor
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        accepted = definition(client)
+        client.call("plant.change", {"what": what})
+        (asked,) = wait_for(lambda: waiting(node))
+        assert definition(client) == accepted
+        assert "the accepted one is listed" in node.admin(f"/admin/tools/{FIRE}")["changed"]
+        assert [one["name"] for one in node.link("plant")["changed"]] == ["fire"]
+        client.call(FIRE, {"anything": 1})
+        assert len(diary.read("fire")) == 1
+        operator.does(node, "deny", asked["id"][:8])
+        client.call(FIRE)
+        assert definition(client) == accepted
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        client.call("plant.change", {"what": what})
+        wait_for(lambda: node.link("plant")["changed"])
+        assert (definition(client), waiting(node)) == (accepted, [])
+        again = node.admin(f"/admin/tools/{FIRE}/classify", "POST")
+        operator.does(node, "approve", again["id"], "--yes")
+        wait_for(lambda: definition(client) != accepted)
+        assert "changed" not in node.admin(f"/admin/tools/{FIRE}")
+        client.call(FIRE, {"sure": True})
+    assert len(diary.read("fire")) == 3
+
+
+@pytest.mark.req("AX-11.N-2")
+def test_another_spelling_is_no_change_and_what_was_too_long_to_keep_is_withheld(
     tmp_path: Path, operator: Operator, diary: ActuatorLog
 ) -> None:
     with gated_node(tmp_path, diary, OPEN + operator.anchor) as node, Client(node) as client:
+        client.call("plant.change", {"what": "spelling"})
+        client.call("plant.change", {"what": "long", "tool": "lengthy"})
+        wait_for(lambda: any(name.endswith("lengthy") for name in names(client)))
+        assert waiting(node) == []
+        assert "changed" not in node.admin(f"/admin/tools/{FIRE}")
+        client.call("plant.change", {"what": "description", "tool": "lengthy"})
+        (asked,) = wait_for(lambda: waiting(node))
+        assert "too long" in withheld(node)["lengthy"]
+        assert not any(name.endswith("lengthy") for name in names(client))
+        operator.does(node, "approve", asked["id"][:8], "--yes")
+        wait_for(lambda: any(name.endswith("lengthy") for name in names(client)))
+
+
+@pytest.mark.req("AX-11.N-2")
+def test_with_follow_no_one_is_asked_about_a_change(tmp_path: Path, operator: Operator, diary: ActuatorLog) -> None:
+    extra = OPEN + operator.anchor
+    with gated_node(tmp_path, diary, extra, definitions="follow") as node, Client(node) as client:
+        client.call("plant.change")
+        wait_for(lambda: definition(client).get("description") == "Another.")
+        assert waiting(node) == []
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:  # what was followed was accepted
+        wait_for(lambda: waiting(node))
+        assert definition(client)["description"] == "Another."
+
+
+def test_with_notify_a_change_is_shown_and_the_tool_stays_until_it_is_denied(
+    tmp_path: Path, operator: Operator, diary: ActuatorLog
+) -> None:
+    extra = OPEN + operator.anchor
+    with gated_node(tmp_path, diary, extra, definitions="notify") as node, Client(node) as client:
         client.call("plant.change")
         (asked,) = wait_for(lambda: waiting(node))
         client.call(FIRE)
+        assert definition(client)["description"] == "Another."
+        assert "not accepted yet" in node.admin(f"/admin/tools/{FIRE}")["changed"]
         operator.does(node, "deny", asked["id"][:8], "--reason", "I did not order that")
         wait_for(lambda: "denied" in withheld(node).get("fire", ""))
         assert client.refused(FIRE)["code"] == -32601

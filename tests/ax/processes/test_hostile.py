@@ -230,12 +230,10 @@ async def test_a_flood_of_changed_lists_costs_the_node_few_readings(node: Runnin
         for number in range(400):
             leaf.tools[0] = tool("t0", description=str(number))
             await leaf.notify("notifications/tools/list_changed")
+        leaf.tools.append(tool("last"))
+        await leaf.notify("notifications/tools/list_changed")
         assert (await call(node, other))["result"]["content"][0]["text"] == "read ran"
-
-        def last() -> bool:
-            return leaf.tools[0]["description"] in json.dumps(node.admin("/admin/tools/restless.t0"))
-
-        await asyncio.to_thread(wait_for, last)
+        await asyncio.to_thread(wait_for, lambda: "error" not in node.admin("/admin/tools/restless.last"))
         asked = sum(message.get("method") == "tools/list" for message in leaf.heard) - before
         assert 1 <= asked <= 20, asked
         await leaf.request("mcpax/deregister", {"session_id": leaf.session["session_id"]})

@@ -146,9 +146,8 @@ async def test_a_returning_subserver_takes_its_names_back_with_its_new_definitio
     with pytest.raises(Refused) as refused:
         await stranger.register()
     assert refused.value.error["message"] == "namespace_conflict"
-    second = BareSubserver(
-        await connect(node), "back", tools=[tool("read", description="new")], subserver_id=first.subserver_id
-    )
+    tools = [tool("read", description="old"), tool("further", description="new")]
+    second = BareSubserver(await connect(node), "back", tools=tools, subserver_id=first.subserver_id)
     second.answers = False
     await second.register()
     assert second.session["session_id"] != first.session["session_id"]
@@ -158,8 +157,8 @@ async def test_a_returning_subserver_takes_its_names_back_with_its_new_definitio
     second.answers = True
     for message in [m for m in second.heard if m.get("method") == "server/discover"]:
         await second._serve(message)
-    await ready(node, "back", tools=1)
-    shown = (await listed(node))["back.read"]
+    await ready(node, "back", tools=2)
+    shown = (await listed(node))["back.further"]
     assert (shown["description"], _availability(shown)) == ("new", "always")
     assert "result" in await call(node, "back__read")
     for leaf in (first, stranger, second):

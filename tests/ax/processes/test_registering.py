@@ -253,8 +253,8 @@ async def test_the_routing_table_has_its_four_columns(node: RunningNode) -> None
         assert entry["downstream_name"] == "Read-It"
         assert leaf.session["session_id"] not in printed.stdout
         assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", entry["registered_at"])
-        leaf.tools = [tool("Read-It", description="otherwise")]
+        leaf.tools = [*leaf.tools, tool("further")]
         await leaf.notify("notifications/tools/list_changed")
-        await asyncio.to_thread(lambda: node.admin("/admin/tools/routed.read-it"))
+        await ready(node, "routed", tools=2)
         again = json.loads((await asyncio.to_thread(node.cli, "tools", "routes", "--json")).stdout)
         assert again["routed.read-it"]["registered_at"] == entry["registered_at"]

@@ -280,6 +280,7 @@ def test_the_effective_plan_shows_no_secret(project: Project) -> None:
         "max_processes": 16,
         "idle_timeout_s": 1800,
         "timeout_s": 300,
+        "definitions": "accept",
         "tools": {},
     }
     assert shown["servers"]["d"]["url"] == "https://h.example/mcp"

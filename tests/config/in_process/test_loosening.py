@@ -49,6 +49,15 @@ CHANGES = [
         '[servers.a]\nurl = "http://127.0.0.1:1/mcp"',
         '[servers.a]\nurl = "http://127.0.0.1:1/mcp"\ntools = { x = "read_only" }',
     ),
+    (
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"',
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"\ndefinitions = "notify"',
+    ),
+    (
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"\ndefinitions = "notify"',
+        '[servers.a]\nurl = "http://127.0.0.1:1/mcp"\ndefinitions = "follow"',
+    ),
+    ('[drivers.definitions]\nfiles-mcp = "notify"', '[drivers.definitions]\nfiles-mcp = "follow"'),
     ('[servers.a]\ncommand = "a"\negress = []', '[servers.a]\ncommand = "a"'),
     ('[servers.a]\ncommand = "a"\negress = []', '[servers.a]\ncommand = "a"\negress = ["example.com"]'),
     ('[servers.a]\ncommand = "a"\nfiles = []', '[servers.a]\ncommand = "a"\nfiles = ["/srv"]'),

@@ -7,11 +7,13 @@ from typing import Any, cast
 
 import pytest
 import pytest_asyncio
+from msgspec import Raw
 from msgspec.structs import replace
 from tests.drivers.contract_node import ContractNode, LendingProvider, binding, contract, contract_node, driver
 from tests.servers.start import raw
 from tests.support.local_node import LegacyClient
 
+from interlock.approvals.protocol.approval import Kind
 from interlock.drivers.contracts.service import expose
 from interlock.drivers.parts import DriverParts
 
@@ -70,6 +72,25 @@ async def test_tools_without_a_contract_are_listed_only_where_the_driver_says_so
     assert lending.lent == 0
     rows = await here.rows()
     assert not [row for row in rows if row["method"].startswith("driver.") and row["tool"] != "notes.keep"]
+
+
+async def test_a_changed_tool_without_a_contract_stays_as_accepted_and_a_contract_does_not(here: ContractNode) -> None:
+    async def described() -> dict[str, str | None]:
+        tools = (await here.ask("tools/list", {}).result())["tools"]
+        return {tool["name"]: tool.get("description") for tool in tools if tool["name"].startswith("notes__")}
+
+    exposing: dict[str, Any] = {"metadata": {"interlock": {"expose": "all"}}}
+    lending = await offered(here, "new", **exposing)
+    await here.node.approvals.definitions.wait_until_processed()
+    before, listing = await described(), lending.listing
+    assert listing is not None
+    tools = tuple((name, {**item, "description": Raw(b'"First read."')}) for name, item in listing.tools.items)
+    lending.listing = replace(listing, tools=replace(listing.tools, items=tools))
+    await here.offer([contract("notes.keep", description="Another.")], lending)
+    assert await described() == {**before, "notes__keep": "Another."}
+    await here.node.approvals.definitions.wait_until_processed()
+    waiting = {approval.tool for approval in here.node.approvals.inbox.waiting(Kind.DEFINITION)}
+    assert {"notes.keep", "notes.words"} <= waiting
 
 
 @pytest.mark.req("AIP-tools-16")

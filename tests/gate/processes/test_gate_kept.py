@@ -92,8 +92,11 @@ async def house(
     anchored: str = ANCHORED,
     changed: str = "",
     turning: bool = False,
+    **keys: Any,
 ) -> AsyncIterator[Here]:
-    """`turning`: whenever the server is started, the file `changed` says what of it is another."""
+    """`turning`: whenever the server is started, the file `changed` says what of it is another. `keys` are further keys
+    of the server.
+    """
     diary = ActuatorLog(folder / "diary.jsonl")
     config = folder / "interlock.toml"
     table = actuator_table(diary, era)
@@ -102,6 +105,7 @@ async def house(
         words = shlex.join([table["command"], *table["args"]])
         (folder / "changed").touch()
         table = {"command": "/bin/sh", "args": ["-c", f'exec {words} --changed "$(cat {folder}/changed)"']}
+    table |= keys
     config.write_text(f"{anchored}{extra}\n[servers.plant]\n{_toml(table)}")
     clock = AheadClock()
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
@@ -453,7 +457,10 @@ async def test_a_definition_that_changes_in_any_member_voids_what_was_asked_of_i
         await here.becomes(approved, Status.VOID)
         error = await here.confirm(pending, who="local").error()
         assert (error["code"], error["message"]) == (32124, "confirmation_void")
-        assert (await here.held(arguments={"n": 2}))["call_digest"] != approved["call_digest"]
+        if what == "downstream_name":  # withheld: no accepted definition of this name at the server
+            assert "is withheld" in (await here.call("plant.fire", {"n": 2}).error())["message"]
+        else:
+            assert (await here.held(arguments={"n": 2}))["call_digest"] != approved["call_digest"]
         assert not here.diary.read("fire")
 
 

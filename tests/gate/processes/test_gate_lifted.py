@@ -6,6 +6,7 @@ A node in this process, and a real server that lists its tools anew.
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from tests.catalog.in_process.test_link_items import House, listing, tool
 from tests.gate.held_calls import ADA, MARK
@@ -18,6 +19,7 @@ from interlock.catalog.routes import DefinitionSnapshot, DefinitionState, Ruling
 from interlock.config.plan import GatePlan
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.policy import ToolClaims
+from interlock.mcp.items import find_value
 from interlock.wire.refusal import Refusal
 
 
@@ -54,21 +56,23 @@ async def is_held(here: Here, tool: str = "fire") -> Any:
 
 
 @pytest.mark.req("AX-11.3-14")
+@pytest.mark.parametrize("definitions", ["accept", "notify", "follow"])
 @pytest.mark.parametrize("what", ["read_only", "undoable", "immutable", "partly"])
 async def test_a_tool_that_says_it_is_harmless_by_now_is_held_until_a_person_accepts_that(
-    tmp_path: Path, what: str
+    tmp_path: Path, what: str, definitions: str
 ) -> None:
-    async with house(tmp_path) as here:
+    async with house(tmp_path, definitions=definitions) as here:
         assert await is_held(here)
         await relist(here, what)
         route = find_tool(here, "plant.fire")
         assert route is not None
         assert (route.is_held, route.irreversible, route.scope) == (True, True, "write")
-        assert route.hints["destructiveHint"] is True
+        assert {**find_value(route.item, "annotations"), **route.hints}["destructiveHint"] is True
         assert await is_held(here)
         assert not here.diary.read()
         asked = await question(here)
-        assert asked.digest == route.digest
+        assert asked.digest == route.offered_digest
+        assert (asked.digest == route.digest) is (definitions != "accept")
         assert "claims less" in (asked.reason or "")
         await decide(here, asked, "accept")
         await here.until(lambda: not getattr(find_tool(here, "plant.fire"), "is_held", True))
@@ -96,7 +100,7 @@ async def test_the_question_stays_when_the_server_goes_back_and_is_the_same_when
 
 @pytest.mark.parametrize("answer", ["accept", "irreversible"])
 async def test_a_tool_that_declared_nothing_does_not_classify_itself(tmp_path: Path, answer: str) -> None:
-    async with house(tmp_path) as here:
+    async with house(tmp_path, definitions="notify") as here:
         assert await is_held(here, "silent")
         before = await question(here, "silent")
         await relist(here, "read_only", "silent")
@@ -108,6 +112,25 @@ async def test_a_tool_that_declared_nothing_does_not_classify_itself(tmp_path: P
         await decide(here, await question(here, "silent"), answer)
         await here.until(lambda: not getattr(find_tool(here, "plant.silent"), "is_open", True))
         assert await is_held(here, "silent") is (answer == "irreversible")
+
+
+async def test_the_class_of_the_accepted_definition_counts_until_the_change_claims_more(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        assert await is_held(here, "silent")
+        asked = await question(here, "silent")
+        await here.call("plant.change", {"what": "described", "tool": "silent"}).result()
+        await here.until(lambda: getattr(find_tool(here, "plant.silent"), "offered", None) is not None)
+        # What the tool does is asked of the definition that clients see, and the change waits beside it.
+        await here.node.approvals.definitions.wait_until_processed()
+        assert len(here.node.approvals.inbox.waiting(Kind.DEFINITION)) == 2
+        await decide(here, asked, "read_only")
+        await here.until(lambda: not getattr(find_tool(here, "plant.silent"), "is_held", True))
+        assert not await is_held(here, "silent")
+        await relist(here, "annotations", "silent")
+        assert await is_held(here, "silent")
+        route = find_tool(here, "plant.silent")
+        assert route is not None and route.irreversible and not route.is_unaccepted
+        assert len(here.diary) == 1
 
 
 async def test_a_flag_that_goes_away_leaves_the_gate_where_it_was(tmp_path: Path) -> None:
@@ -164,7 +187,9 @@ async def test_a_looser_claim_counts_at_once_only_from_a_node_that_is_left_to_de
     made = House(gate=GatePlan(mode=mode))
     made.catalog.rulings = Changed()
     harmless = tool("act", {"mutable": False, "reversible": True})
-    await made.catalog.stock(made.link("s", offer), listing(harmless))
+    link = made.link("s", offer)
+    link.plan = msgspec.structs.replace(link.plan, definitions="notify")
+    await made.catalog.stock(link, listing(harmless))
     route = made.routes()["s.act"]
     assert route.is_held is held
     assert route.is_unaccepted is (mode == "open" or held)

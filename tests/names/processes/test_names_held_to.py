@@ -41,7 +41,8 @@ def node(tmp_path_factory: pytest.TempPathFactory, tools: Path) -> Iterator[Runn
     (folder / "data").mkdir(mode=0o700)
     register(folder / "data")
     more = '[auth]\nanonymous = "never"\n' + GATED + anchor("ada", ADA, "*") + POOR + NARROW
-    with running_node(folder, {"shop": served(tools)}, more) as running:
+    # A changed definition is seen at once, so that it is compared with what is registered and pinned.
+    with running_node(folder, {"shop": {**served(tools), "definitions": "notify"}}, more) as running:
         running.wait_link("shop", {"state": "ready"})
         yield running
 

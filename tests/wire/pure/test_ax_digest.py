@@ -136,10 +136,13 @@ def digest(name: str = "t", declared: object = DECLARED, **members: bytes) -> st
 @pytest.mark.parametrize(
     "other",
     [
+        digest(title=b'"another"'),
         digest(description=b'"something else"'),
         digest(inputSchema=bytes(ITEM["inputSchema"]).replace(b"615", b"614")),
         digest(outputSchema=b"{}"),
         digest(annotations=b'{"readOnlyHint":false}'),
+        digest(_meta=b'{"v":2}'),
+        digest(_meta=b"{}"),
         digest(name="T"),
         digest(declared=None),
         digest(declared={**DECLARED, "mutable": True}),
@@ -154,8 +157,7 @@ def test_every_part_of_a_definition_counts(other: str) -> None:
 @pytest.mark.parametrize(
     "same",
     [
-        digest(title=b'"another"'),
-        digest(_meta=b"{}"),
+        digest(_meta=b'{ "v" : 1 }'),
         digest(outputSchema=b'{ "type" : "object" }'),
         digest(description=b'"what\\u0020it does"'),
         digest(declared={**DECLARED, "availability": "degraded"}),
@@ -164,6 +166,11 @@ def test_every_part_of_a_definition_counts(other: str) -> None:
 )
 def test_spelling_and_availability_do_not_count(same: str) -> None:
     assert same == digest()
+
+
+def test_a_meta_without_members_is_none() -> None:
+    without = {member: raw for member, raw in ITEM.items() if member != "_meta"}
+    assert digest(_meta=b" { } ") == tool_digest(without, downstream_name="t", declared=DECLARED)
 
 
 def test_a_definition_without_a_canonical_form_has_a_digest_all_the_same() -> None:

@@ -116,7 +116,7 @@ class GrantOperations:
         """
         proof, grant = accepted(read_proof_untrusted(body.proof)), body.terms
         route = self._route(grant.tool)
-        if route.digest != grant.tool_digest:
+        if route.offered_digest != grant.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise by now; draft the grant again")
         stored = accepted(await self.grants.sign(grant, proof, by=by))
         await approve_waiting(stored, self.inbox, self.clock.wall())
@@ -137,7 +137,7 @@ class GrantOperations:
         if approval.kind is not Kind.CALL or approval.params is None:
             raise refused_as(grants_api.NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
         route = self._route(approval.tool)
-        if route.digest != approval.tool_digest:
+        if route.offered_digest != approval.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise than it was when the call was made")
         try:
             arguments = read_untrusted(bytes(approval.params or b"{}"))
@@ -156,7 +156,7 @@ class GrantOperations:
             id=str(uuid.uuid4()),
             aggregator_id=self.aggregator_id,
             tool=route.qualified,
-            tool_digest=route.digest,
+            tool_digest=route.offered_digest,
             who=who,
             rules=rules,
             calls=wanted.calls,

@@ -162,6 +162,7 @@ def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":
     head = Text.assemble((one_line(tool.name), "bold"), "  ", state_text(tool.state, ascii_only=ascii_only))
     lines = Details(head, width)
     lines.add("withheld", tool.withheld, style="yellow")
+    lines.add("changed", None if tool.changed is UNSET else tool.changed, style="yellow")
     lines.add("title", tool.title)
     lines.add("alias", tool.alias)
     lines.add("route", (" -> " if ascii_only else " → ").join(tool.route))

@@ -194,8 +194,8 @@ class CallRoute(Protocol):
         """Return how much a call over this route costs in budgets."""
 
     @property
-    def digest(self) -> str:
-        """Return the digest of the tool's definition as the server declares it (MCP-AX 11.3)."""
+    def offered_digest(self) -> str:
+        """Return the digest of the tool's definition as the server lists it now (MCP-AX 11.3)."""
 
     @property
     def is_held(self) -> bool:

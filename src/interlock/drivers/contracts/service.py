@@ -27,6 +27,7 @@ from msgspec import Raw
 
 from interlock.catalog.routes import Route
 from interlock.config.plan import Plan
+from interlock.config.plan_servers import DefinitionPolicy
 from interlock.core.calls.call import Call, CallFactory
 from interlock.core.calls.check import RELISTED, Admitted
 from interlock.core.link_state import LinkState, Outlook
@@ -221,6 +222,15 @@ class ContractLink(Link):
         self.calls += 1
         assert isinstance(call, LeasedCall)  # noqa: S101  (the guard refuses a withdrawn tool)
         call.send_admitted(admitted)
+
+    def definition_policy(self, tool: str) -> DefinitionPolicy:
+        """Return the setting for the driver of a tool that no contract describes. A contract itself is a file that a
+        person accepted.
+        """
+        exposed = self.shown.tools.get(tool) if tool not in self.contracts else None
+        if exposed is None:
+            return "notify"
+        return self._parts.current.plan.drivers.definitions.get(exposed.provider.driver.id, "accept")
 
     def find_outlook(self, tool: str) -> Outlook | None:
         """Return which driver would serve this tool, or None if the tool is not a contract of this segment."""

@@ -186,6 +186,8 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
     for reason, names in grouped_reasons((entry.reason, entry.name) for entry in link.withheld).items():
         text = f"withheld {named_few(names, 'tool')}: {one_line(reason)}"
         remarks += _paragraph(text, width, "yellow")
+    for reason, names in grouped_reasons((entry.note, entry.name) for entry in link.changed).items():
+        remarks += _paragraph(f"changed {named_few(names, 'tool')}: {one_line(reason)}", width, "yellow")
     return remarks
 
 

@@ -26,7 +26,9 @@ from interlock.wire.jsonrpc.codec import CodecError, decode_value
 INTEGER_MAX: Final = 2**53 - 1
 _DECIMAL_DIGITS_MAX: Final = 21  # ECMAScript writes exponents from 1e21 and below 1e-6
 _DECIMAL_ZEROS_MAX: Final = 6
-_MEMBERS: Final = ("description", "inputSchema", "outputSchema", "annotations")
+# What a model may be shown of a tool beside its name, and what decides about its calls. Icons are for people, and what
+# `execution` says is about the connection.
+DEFINITION_MEMBERS: Final = ("title", "description", "inputSchema", "outputSchema", "annotations", "_meta")
 
 
 class NotCanonical(ValueError):
@@ -42,10 +44,13 @@ def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: obje
     """Return the digest of a tool's definition: the SHA-256, in hex, of the properties that a person sees before
     approving.
 
-    `declared` is the decoded capability annotation as the tool's owner wrote it, or None. Its availability is left out,
-    because it changes with the state of the link.
+    `item` is without the keys of MCP-AX in `_meta`, which change from hop to hop. `declared` is the decoded capability
+    annotation as the tool's owner wrote it, or None. Its availability is left out, because it changes with the state of
+    the link.
     """
-    members = {member: _whole(item[member]) for member in _MEMBERS if member in item}
+    members = {member: _whole(item[member]) for member in DEFINITION_MEMBERS if member in item}
+    if members.get("_meta") == b"{}":
+        del members["_meta"]
     if isinstance(declared, Mapping):
         declared = {key: value for key, value in declared.items() if key != "availability"}
     if declared is not None:

@@ -78,6 +78,7 @@ function details(link) {
       ["Processes of callers", link.own.length ? String(link.own.length) : ""]]),
     link.withheld.length > 0 && [h("h2", null, "Not listed"), h("ul", null, link.withheld.slice(0, 50).map((one) => h("li", null, code(line(one.name)), " ", line(one.reason))))],
     link.not_listed_because && Object.keys(link.not_listed_because).length > 0 && [h("h2", null, "Not offered here"), h("ul", null, Object.entries(link.not_listed_because).map(([why, tools]) => h("li", null, count(tools, "tool") + ": " + line(why))))],
+    link.changed?.length > 0 && [h("h2", null, "Changed"), h("ul", null, link.changed.map((one) => h("li", null, code(line(one.name)), " ", line(one.note))))],
     link.noted?.length > 0 && [h("h2", null, "What the registry of names says"), h("ul", null, link.noted.map((one) => h("li", null, code(line(one.name)), " ", line(one.note))))],
     buttons, last);
   logs(link.segment, last);
@@ -124,7 +125,7 @@ function addForm() {
 const drawn = new Map();
 function draw(status) {
   const kept = status.links.map((link) => {
-    const before = drawn.get(link.segment), now = JSON.stringify([link.state, link.reason, link.tools, link.contracts, link.withheld, link.not_listed_because, link.restarts, link.consent]);
+    const before = drawn.get(link.segment), now = JSON.stringify([link.state, link.reason, link.tools, link.contracts, link.withheld, link.changed, link.not_listed_because, link.restarts, link.consent]);
     if (before && before.now === now) return before.row; // what somebody reads stays where it is
     const made = { now, row: row(link) };
     drawn.set(link.segment, made);
