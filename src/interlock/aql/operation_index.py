@@ -318,6 +318,7 @@ class OperationEntry:
             output=output if isinstance(output, Mapping) else None,
             is_read_only=capability is not None and not capability.mutable,
             is_destructive=destructive if isinstance(destructive, bool) else None,
+            shows_destructive=None if capability is None else capability.mutable and not capability.reversible,
             is_irreversible=route.irreversible and not route.is_open and bool(route.stated or route.is_classified),
             rule=(self.rule.aql if self.rule is not None else None) or tool_operations.NO_RULE,
             has_fields=plan.field_selection,

@@ -43,7 +43,7 @@ from interlock.aql.protocol.envelope import AnswerWarning, failed, medium_warnin
 from interlock.aql.protocol.errors import AqlFailure, Code
 from interlock.aql.protocol.families import INTROSPECT, AqlEndpoints, EndpointTool, Mode, endpoint_tools
 from interlock.aql.protocol.field_selection import Selection, read_selection
-from interlock.aql.protocol.model import Danger, TypeDeclaration
+from interlock.aql.protocol.model import SPEC_VERSION, Danger, TypeDeclaration
 from interlock.aql.protocol.requests import BatchRequest, OperationRequest, read_request
 from interlock.aql.protocol.results import OperationAnswer
 from interlock.aql.protocol.tokens import digest_of
@@ -120,7 +120,11 @@ class Introspection:
         self, caller: Caller, index: OperationIndex, query: introspection.IntrospectQuery, endpoints: AqlEndpoints
     ) -> dict[str, Any]:
         """Return one page of the operations that match the query, together with the object `_protocol`."""
-        protocol = self._adapter.protocol(endpoints, caller)
+        # AQL-X-22: the list itself describes the protocol; pages and searches only say what they add
+        is_first = query.search is None and not query.prefix and query.after is None
+        protocol: dict[str, Any] = {"version": SPEC_VERSION}
+        if is_first:
+            protocol = self._adapter.protocol(endpoints, caller)
         entries = index.entries
         if query.prefix:
             entries = [entry for entry in entries if entry.name.startswith(query.prefix)]

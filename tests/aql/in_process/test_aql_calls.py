@@ -469,6 +469,24 @@ async def test_a_gated_call_waits_for_a_person_and_takes_no_token(tmp_path: Path
             await held(here, client, leaf)
 
 
+@pytest.mark.req("AQL-X-23")
+@in_frozen_time
+async def test_a_held_operation_says_what_the_held_call_of_the_tool_says(tmp_path: Path) -> None:
+    async with aql_node(tmp_path, '[gate]\nalso = ["docs.delete_document"]\n') as here:
+        await here.leaf()
+        answers = []
+        for surface, params in (
+            ("flat", {"name": "docs.delete_document", "arguments": {"documentId": "d"}}),
+            ("aql", {"name": "mcp_aql_delete", "arguments": deleting()}),
+        ):
+            waits = here.modern(surface).client.begin("tools/call", params)
+            await here.house.until(waits.done)
+            answers.append(waits.result()["result"])
+        flat, envelope = answers[0]["content"][0]["text"], answers[1]["structuredContent"]
+        assert flat.startswith("Not executed yet.")
+        assert envelope["error"]["message"].endswith(flat)
+
+
 async def held(here: AqlNode, client: AqlClient, leaf: Any) -> None:
     waits = client.client.begin("tools/call", {"name": "mcp_aql_delete", "arguments": deleting()})
     await here.house.until(waits.done)

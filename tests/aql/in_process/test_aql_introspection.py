@@ -382,3 +382,40 @@ async def test_a_name_that_is_not_known_is_answered_with_those_that_may_be_meant
         assert [one["name"] for one in found["operations"]] == [hashed]
         nothing = {"operation": "introspect", "params": {"query": "operations", "name": "zzzz"}}
         assert len((await client.result("mcp_aql_read", nothing))["content"]) == 1
+
+
+@pytest.mark.req("AQL-X-22")
+@in_frozen_time
+async def test_only_the_list_itself_describes_the_protocol(tmp_path: Path) -> None:
+    async with aql_node(tmp_path) as here:
+        await here.leaf()
+        client = here.modern()
+        for params in ({}, {"first": 2}):
+            protocol = (await client.introspect(query="operations", **params))["_protocol"]
+            assert {"version", "conformance", "capabilities", "limits"} <= set(protocol)
+        for params in ({"search": "document"}, {"prefix": "docs__"}, {"first": 2, "after": "docs__get_user"}):
+            protocol = (await client.introspect(query="operations", **params))["_protocol"]
+            assert {"version", "page_info"} <= set(protocol) <= {"version", "page_info", "danger_levels"}
+
+
+@pytest.mark.req("AQL-X-21")
+@in_frozen_time
+async def test_a_description_says_where_the_flat_list_calls_a_tool_differently(tmp_path: Path) -> None:
+    names = {
+        "update_thing": (WRITES, "On the flat list it is not destructive."),
+        "run_thing": (WRITES, "On the flat list it is not destructive."),
+        "delete_thing": (WRITES, None),
+        "create_thing": ({}, "On the flat list it is destructive."),
+        "create_other": (WRITES, None),
+        "run_other": ({}, None),
+    }
+    inputs = schema(("thing_id",), thing_id=TEXT, title=TEXT)
+    async with aql_node(tmp_path, '[gate]\nmode = "open"\n') as here:
+        await here.leaf(tools=[tool(name, annotations=own, inputSchema=inputs) for name, (own, _) in names.items()])
+        client = here.modern()
+        for name, (_, sentence) in names.items():
+            details = (await client.introspect(query="operations", name=f"docs__{name}"))["operation"]
+            if sentence is None:
+                assert "On the flat list" not in details["description"], name
+            else:
+                assert sentence in details["description"], name

@@ -41,7 +41,7 @@ def mode(here: AgentNode) -> Any:
 @pytest.mark.req("AQL-C.intro-10", "AQL-8.7.2-15")
 async def test_introspection_shows_the_loop_and_where_its_operations_belong(here: AgentNode) -> None:
     client = await Lines(here, "aql").greet()
-    listed = await client.introspect(query="operations", search="execution agent challenge confirm")
+    listed = await client.introspect(query="operations", first=100)
     assert listed["_protocol"]["capabilities"]["execution_safety_loop"] == "enforcing"
     assert listed["_protocol"]["safety"] == {
         "mode": "enforcing",
@@ -151,7 +151,7 @@ async def test_the_capability_follows_the_mode(here: AgentNode, mode: Any) -> No
     client = await Lines(here, "aql").greet()
     for word in ("monitoring", "logging", "disabled", "enforcing"):
         mode(SafetyPlan(mode=word))
-        listed = await client.introspect(query="operations", search="agent")
+        listed = await client.introspect(query="operations", first=1)
         assert listed["_protocol"]["capabilities"]["execution_safety_loop"] == word
 
 

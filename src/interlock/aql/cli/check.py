@@ -176,7 +176,8 @@ async def gather_evidence(surface: suite.CheckedSurface, level: int, modes: list
     listed = await client.send(reads, _introspect(query="operations", prefix=f"{suite.SAMPLE}__"))
     names = ["introspect", *(operation["name"] for operation in listed["data"]["operations"])]
     details = [await surface.details(name) for name in names]
-    protocol = listed["data"]["_protocol"]["capabilities"]
+    first = await client.send(reads, _introspect(query="operations", first=1))
+    protocol = first["data"]["_protocol"]["capabilities"]
     evidence: dict[str, Any] = {
         "implementation": suite.IMPLEMENTATION,
         "version": __version__,

@@ -157,15 +157,15 @@ def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> Aq
     The most reliable source determines its code: a held call, a failure of MCP-AQL, an HTTP status, an error code of a
     node below, or the name of an operating system error. In all other cases the code is INTERNAL_ERROR.
     """
-    held = _confirmation(result.meta, operation, danger)
-    if held is not None:
-        return held
     texts = [
         find_string(block.get("text")) or ""
         for raw in decode_array(result.content) or ()
         if find_string((block := decode_object(raw) or {}).get("type")) == "text"
     ]
     first, text = (texts[0].strip() if texts else ""), "\n".join(texts).strip()
+    held = _confirmation(result.meta, text, operation, danger)
+    if held is not None:
+        return held
     value = _decode_if_valid(result.structured if result.structured is not msgspec.UNSET else None)
     if value is None and text[:1] == "{":
         value = _decode_if_valid(Raw(text.encode("utf-8", "replace")))
@@ -238,8 +238,9 @@ def _status(value: Any) -> int | None:
     return None
 
 
-def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure | None:
-    """Return the failure for a call that a person must confirm, or None for other calls.
+def _confirmation(meta: Raw | None, text: str, operation: str, danger: str) -> AqlFailure | None:
+    """Return the failure for a call that a person must confirm, or None for other calls. `text` is what a client of the
+    tool itself is told, and is passed on.
 
     An AQL token cannot replace this confirmation (MCP-AX 11.3).
     """
@@ -258,7 +259,9 @@ def _confirmation(meta: Raw | None, operation: str, danger: str) -> AqlFailure |
         value = find_string(held.get(key))
         if value is not None:
             details[key] = value
-    return failure(Code.CONFIRMATION_REQUIRED, f"This operation requires confirmation by a person. {_HOW}", details)
+    # AQL-X-23: what to do next is said in the same words as to a client of the flat list
+    message = f"This operation requires confirmation by a person. {text[:UPSTREAM_CHARS_MAX] or _HOW}"
+    return failure(Code.CONFIRMATION_REQUIRED, message, details)
 
 
 # JSON-RPC errors

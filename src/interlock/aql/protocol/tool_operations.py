@@ -14,6 +14,7 @@ import msgspec
 from interlock.aql.protocol.classification import CANONICAL, CategoryVerdict, DangerVerdict, classify, judge_danger
 from interlock.aql.protocol.model import (
     JSON_TYPES,
+    PERMISSIONS,
     AqlOperation,
     AqlParameter,
     Category,
@@ -77,6 +78,7 @@ class ToolFacts(msgspec.Struct, frozen=True, kw_only=True):
     is_read_only: bool
     is_destructive: bool | None = None  # its own destructiveHint
     is_irreversible: bool = False  # declared so
+    shows_destructive: bool | None = None  # in the list of tools, after what the operator says
     rule: OperationRule = NO_RULE
     has_fields: bool = True  # the node selects fields
     is_confirmed: bool = True  # the node asks for confirmation tokens
@@ -169,6 +171,13 @@ def _description(facts: ToolFacts, classified: CategoryVerdict, danger: DangerVe
     if danger is not None:
         why = f" ({'; '.join(danger.reasons)})" if danger.reasons else ""
         sentences.append(f"Danger: {danger.level.word}{why}; confirmation is needed.")
+    # AQL-X-21: the permissions are those of the category, so the difference is said in words
+    if facts.shows_destructive is not None:
+        shown = PERMISSIONS[classified.category].destructive
+        if shown and not facts.shows_destructive and classified.category is not Category.DELETE:
+            sentences.append("On the flat list it is not destructive.")
+        elif facts.shows_destructive and not shown:
+            sentences.append("On the flat list it is destructive.")
     if classified.reason:
         sentences.append(classified.reason)
     return "\n".join((text, " ".join(sentences))) if sentences else text
