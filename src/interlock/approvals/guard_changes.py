@@ -24,9 +24,9 @@ from interlock.approvals.enrolments import Enrolments
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
 from interlock.approvals.protocol.digests import enrolment_digest
-from interlock.approvals.secret_bindings import read_bindings
 from interlock.config.loosening import (
     CHANNELS,
+    SIGNED,
     describe_loosening,
     hold_back,
     join_bindings,
@@ -36,6 +36,7 @@ from interlock.config.loosening import (
 )
 from interlock.config.order import fingerprint
 from interlock.config.plan import Plan
+from interlock.config.secret_uses import BINDINGS, read_bindings
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
@@ -45,8 +46,7 @@ from interlock.wire.refusal import Refusal
 
 log = logging.getLogger("interlock.approvals")
 
-BUCKET: Final = "guard-signed"
-KEY: Final = "signed"
+BUCKET, KEY = SIGNED
 TOOL: Final = "configuration.guard"
 NODE: Final = "node"
 LINES_MAX: Final = 1000  # shown and stored of one change
@@ -61,7 +61,7 @@ async def find_plan_in_effect(written: Plan, shared: KeyValue, local: KeyValue, 
     has_approver = bool(await shared.entries(ENROLLED, now))
     if signed is None:
         return written
-    signed = join_bindings(signed, await read_bindings(local, now))
+    signed = join_bindings(signed, await _read_bindings(local, now))
     return hold_back(signed, written) if has_approver else withhold_secrets(signed, written)
 
 
@@ -90,6 +90,10 @@ async def accept_written(
 async def _read_signed(local: KeyValue, now: float) -> dict[str, Any] | None:
     entry = await local.get(BUCKET, KEY, now)
     return None if entry is None else msgspec.json.decode(entry.value, type=dict[str, Any])
+
+
+async def _read_bindings(local: KeyValue, now: float) -> dict[str, None]:
+    return read_bindings(entry.value for entry in await local.entries(BINDINGS, now))
 
 
 class GuardChanges(DecisionReceiver):
@@ -237,7 +241,7 @@ class GuardChanges(DecisionReceiver):
 
     async def _read(self) -> None:
         """Read what people said since about the destinations of secrets, and the signed values."""
-        self._bindings = await read_bindings(self._kv, self._clock.wall())
+        self._bindings = await _read_bindings(self._kv, self._clock.wall())
         signed = await _read_signed(self._kv, self._clock.wall())
         if signed is not None:
             self._signed = self._stored = signed

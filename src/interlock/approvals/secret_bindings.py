@@ -12,16 +12,13 @@ from typing import Final
 import msgspec
 
 from interlock.config.plan import Plan
-from interlock.config.secret_uses import binding_key, secret_uses
+from interlock.config.secret_uses import BINDINGS, Destinations, binding_key, secret_uses
 from interlock.core.clock import Clock
 from interlock.core.feed import Feed
 from interlock.store.ports import KeyValue
 
-BUCKET: Final = "secret-bindings"
 # A name with a dot or a port is a host, any other a segment: localhost is written with its port.
 _HOST: Final = re.compile(r"(?=.*[.:])(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\])(?::[0-9]{1,5})?", re.ASCII)
-
-Destinations = dict[str, list[str]]  # by the name that a person gave, the uses and hosts that are confirmed with it
 
 
 class SecretBindings:
@@ -37,12 +34,12 @@ class SecretBindings:
         """Store where a secret may go, beside what approvers signed. Raise StoreError if that fails."""
         stored = {name: self.find_keys(secret, name) for name in destinations}
         if stored:
-            await self._kv.put(BUCKET, secret, msgspec.json.encode(stored), self._clock.wall())
+            await self._kv.put(BINDINGS, secret, msgspec.json.encode(stored), self._clock.wall())
             self.changed.publish(None)
 
     async def forget(self, secret: str) -> None:
         """Forget the destinations that somebody named for a secret. Raise StoreError if that fails."""
-        if await self._kv.delete(BUCKET, secret):
+        if await self._kv.delete(BINDINGS, secret):
             self.changed.publish(None)
 
     def find_keys(self, secret: str, destination: str) -> list[str]:
@@ -53,12 +50,5 @@ class SecretBindings:
 
     async def list_all(self) -> dict[str, tuple[str, ...]]:
         """Return the destinations that people named, by secret."""
-        entries = await self._kv.entries(BUCKET, self._clock.wall())
+        entries = await self._kv.entries(BINDINGS, self._clock.wall())
         return {entry.key: tuple(msgspec.json.decode(entry.value, type=Destinations)) for entry in entries}
-
-
-async def read_bindings(kv: KeyValue, now: float) -> dict[str, None]:
-    """Return the uses and hosts that are confirmed because people named them, for `SecretUse.is_confirmed`."""
-    entries = await kv.entries(BUCKET, now)
-    named = (msgspec.json.decode(entry.value, type=Destinations) for entry in entries)
-    return {key: None for destinations in named for keys in destinations.values() for key in keys}

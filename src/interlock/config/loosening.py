@@ -18,6 +18,8 @@ from interlock.config.plan_tree import hide_password
 from interlock.config.secret_uses import SECRETS, describe_link, device_uses
 
 LINE_CHARS_MAX: Final = 400
+# Where signed values are stored, in the store of the node itself.
+SIGNED: Final = ("guard-signed", "signed")
 CHANNELS: Final = "approvals.channels"
 SECRET_USES: Final = "withheld_secrets"  # noqa: S105  (the name of a field)
 

@@ -26,7 +26,11 @@ if TYPE_CHECKING:
     from interlock.config.plan import Plan
 
 PROGRAM_CHARS_MAX: Final = 200  # of a command that is shown
-PORTS: Final = {"https": 443, "http": 80}
+PORTS: Final = {"https": 443, "http": 80, "nats": 4222, "tls": 4222}
+STORE: Final = "[store]"  # in place of a segment, which has no brackets
+# Where `interlock secrets set --for` stores what it was told: of each secret, the keys by the name that a person gave.
+BINDINGS: Final = "secret-bindings"
+Destinations = dict[str, list[str]]
 
 
 class SecretUse(msgspec.Struct, frozen=True):
@@ -52,8 +56,19 @@ class SecretUse(msgspec.Struct, frozen=True):
         )
         return self.key in confirmed or (bool(self.hosts) and all(by_host))
 
+    @property
+    def options(self) -> str:
+        """Return the options of `interlock secrets set` that confirm this use."""
+        return " ".join(f"--for {name}" for name in (self.hosts if self.segment == STORE else (self.segment,)))
+
     def __str__(self) -> str:
         return f"the secret {self.secret} for {self.segment}, {self.target}"
+
+
+def read_bindings(stored: Iterable[bytes]) -> dict[str, None]:
+    """Return the keys that people confirmed with `interlock secrets set --for`, from the values in `BINDINGS`."""
+    named = (msgspec.json.decode(value, type=Destinations) for value in stored)
+    return {key: None for destinations in named for keys in destinations.values() for key in keys}
 
 
 def binding_key(secret: str, destination: str) -> str:
@@ -75,8 +90,16 @@ def _slugs(texts: Iterable[str]) -> frozenset[str]:
 
 
 def secret_uses(plan: "Plan") -> tuple[SecretUse, ...]:
-    """Return the uses of stored secrets in a plan, by servers, children and devices."""
-    return (*_uses_of_servers(plan), *_uses_of_children(plan), *_uses_of_devices(plan))
+    """Return the uses of stored secrets in a plan, by servers, children, devices and the store."""
+    return (*_uses_of_servers(plan), *_uses_of_children(plan), *_uses_of_devices(plan), *_uses_of_store(plan))
+
+
+def _uses_of_store(plan: "Plan") -> Iterator[SecretUse]:
+    urls = plan.store.nats_url if plan.store.backend == "nats" else ()
+    origins = tuple(_origin(url) for url in urls)
+    for secret in sorted(_slugs((plan.store.nats_secret or "",)) if urls else ()):
+        hosts = tuple(origin.rpartition("//")[2] for origin in origins)
+        yield SecretUse(secret, STORE, " and ".join(origins), fingerprint(origins), hosts)
 
 
 def _uses_of_servers(plan: "Plan") -> Iterator[SecretUse]:

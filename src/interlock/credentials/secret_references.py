@@ -8,7 +8,7 @@ memory.
 from collections.abc import Callable, Mapping
 from typing import Final, Literal
 
-from interlock.config.secret_uses import SecretUse
+from interlock.config.secret_uses import STORE, SecretUse
 from interlock.config.value_types import HEADER_VALUE, SECRET_REFERENCE, secret_slug
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
@@ -55,10 +55,11 @@ def secret_line(event: Literal["set", "remove"], kind: Kind, name: str, by: str,
 
 def withheld_reason(use: SecretUse) -> str:
     """Return why a link does not get a secret, and what a person has to do."""
+    # Without its store, the node has no inbox.
+    approve = "" if use.segment == STORE else "approve it in the inbox (interlock approvals), or "
     return (
-        f"no one has confirmed yet that the secret {use.secret} may go to {use.target}: approve it in the inbox "
-        f"(interlock approvals), or set the secret again for {use.segment}: "
-        f"interlock secrets set {use.secret} --for {use.segment}"
+        f"no one has confirmed yet that the secret {use.secret} may go to {use.target}: {approve}"
+        f"set the secret again for it: interlock secrets set {use.secret} {use.options}"
     )
 
 

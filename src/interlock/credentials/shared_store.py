@@ -5,17 +5,22 @@ servers that the replicas of the node share. The secret for these servers is rea
 changed secret needs no restart.
 """
 
+import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
+from interlock.config.loosening import SIGNED, join_bindings, withhold_secrets
 from interlock.config.plan import Plan
+from interlock.config.secret_uses import BINDINGS, STORE, SecretUse, read_bindings
 from interlock.core.clock import Clock
 from interlock.core.store_backends import BACKENDS, build_store, load_class
-from interlock.credentials.secret_references import SecretResolver, Unobtainable
+from interlock.credentials.secret_references import SecretResolver, Unobtainable, withheld_reason
 from interlock.store.ports import NamesLog, NatsServers, SharedPlace, Store, StoreError, StoreRefused
 from interlock.store.sqlite.secrets import SealedSecrets
+from interlock.store.sqlite.store import read_buckets
 
 if TYPE_CHECKING:
     from interlock.store.nats.connection import Connection
@@ -68,12 +73,27 @@ async def find_store_problem(plan: Plan, data: Path) -> str | None:
     return None
 
 
+def _find_withheld(plan: Plan, data: Path) -> SecretUse | None:
+    """Return the use of the store's secret if no person confirmed it. The servers of the store are asked before the
+    node knows what counts of its plan, therefore this reads what was signed itself.
+    """
+    stored = read_buckets(data, SIGNED[0], BINDINGS)
+    signed = stored.pop(SIGNED, None)
+    if signed is None:
+        return None
+    confirmed = join_bindings(msgspec.json.decode(signed, type=dict[str, Any]), read_bindings(stored.values()))
+    # AX-11.N-3: nor does another server of the store get a secret
+    return next((use for use in withhold_secrets(confirmed, plan).withheld_secrets if use.segment == STORE), None)
+
+
 def _find_shared_place(plan: Plan, data: Path, clock: Clock) -> SharedPlace | None:
     if not BACKENDS[plan.store.backend].is_shared:
         return None
     ca_file, secret = plan.store.nats_ca_file, plan.store.nats_secret
 
     async def resolve() -> str:
+        if (use := await asyncio.to_thread(_find_withheld, plan, data)) is not None:
+            raise StoreRefused(f"The store on NATS cannot be opened: {withheld_reason(use)}")
         secrets = SealedSecrets(data)
         await secrets.open()
         try:

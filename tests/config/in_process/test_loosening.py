@@ -9,7 +9,15 @@ import pytest
 from tests.config.config_project import Project
 
 from interlock.config.keys import Key, Section
-from interlock.config.loosening import describe_loosening, hold_back, join_signed, ordered_keys, signed_values
+from interlock.config.load import load
+from interlock.config.loosening import (
+    describe_loosening,
+    hold_back,
+    join_bindings,
+    join_signed,
+    ordered_keys,
+    signed_values,
+)
 from interlock.config.order import find_order, orders_of
 from interlock.config.plan import Plan
 from interlock.config.schema import full_plan
@@ -183,6 +191,82 @@ secret = "PARENT-SECRET"
     assert "SECRET" not in on_disk
     assert "PART-OF-URL" not in on_disk
     assert hold_back(stored(plan), plan) == plan
+
+
+SECRET_SERVER = """
+[servers.crm]
+url = "{url}/mcp"
+headers = {{ X-Key = "${{secrets.CRM}}" }}
+auth = {{ client_id = "node", client_secret = "${{secrets.CRM}}", issuer = "{issuer}" }}
+"""
+
+
+@pytest.mark.req("AX-11.N-3")
+def test_a_secret_is_withheld_from_another_host_or_issuer_and_each_of_them_has_to_be_named(project: Project) -> None:
+    def plan(url: str, issuer: str) -> Plan:
+        return project.load(SECRET_SERVER.format(url=url, issuer=issuer)).plan
+
+    before = plan("https://a.example.com", "https://login.example.com")
+    signed = stored(before)
+    assert hold_back(signed, before) == before
+    for after in (
+        plan("https://b.example.com", "https://login.example.com"),
+        plan("https://a.example.com:8443", "https://login.example.com"),
+        plan("https://a.example.com", "https://evil.example.com"),
+    ):
+        (use,) = hold_back(signed, after).withheld_secrets
+        assert (use.secret, use.segment) == ("crm", "crm")
+        hosts = [f"crm {host.rpartition(':')[0]}" for host in use.hosts]
+        assert hold_back(join_bindings(signed, dict.fromkeys(hosts[:1])), after).withheld_secrets == (use,)
+        assert hold_back(join_bindings(signed, dict.fromkeys(hosts)), after) == after
+    # Stored by a version that knew nothing of this: what is written counts as confirmed.
+    del signed["withheld_secrets"]
+    assert hold_back(signed, before) == before
+
+
+@pytest.mark.req("AX-11.N-3")
+def test_a_secret_is_withheld_from_another_program_arguments_or_environment(project: Project) -> None:
+    def plan(text: str) -> Plan:
+        return project.load(f"[servers.a]\n{text}", {"HOME_KEY": "ENV-SECRET", "OTHER": "x"}).plan
+
+    usual = 'command = ["a", "${env:HOME_KEY}"]\nenv = { T = "${secrets.TOKEN}", B = "1" }'
+    signed = stored(plan(usual))
+    assert "ENV-SECRET" not in json.dumps(signed)
+    for text in (
+        usual.replace('"a"', '"b"'),
+        usual.replace('"a"', '"a", "--verbose"'),
+        usual.replace('B = "1"', 'B = "1", LD_PRELOAD = "x.so"'),
+        'npm = "a"\nenv = { T = "${secrets.TOKEN}", B = "1" }',
+    ):
+        assert hold_back(signed, plan(text)).withheld_secrets, text
+    assert hold_back(signed, plan(f"{usual}\ntimeout_s = 5")).withheld_secrets == ()
+    # Without the server nothing is withheld, and it gets its secret again when it is back.
+    gone = join_signed(signed, project.load("").plan)
+    assert hold_back(gone, plan(usual)) == plan(usual)
+
+
+@pytest.mark.req("AX-11.N-1")
+def test_a_device_waits_and_its_password_in_clear_is_not_stored(project: Project) -> None:
+    folder = project.folder / ".devices"
+    folder.mkdir()
+    link = '[link]\ntransport = "mqtt_json"\nhost = "localhost"\nusername = "a"\npassword = "CLEAR-SECRET"\n'
+    tool = '[[tool]]\nid = 1\nname = "read"\nmutable = false\nreversible = true\n'
+    none = project.load("").plan
+    (folder / "pump.toml").write_text(f'profile = "json"\n{link}{tool}')
+    pump = project.load("").plan
+    assert hold_back(stored(none), pump) == none
+    assert not any("CLEAR-SECRET" in line for line in describe_loosening(none, pump))
+    signed = stored(pump)
+    assert "CLEAR-SECRET" not in json.dumps(signed)
+    assert hold_back(signed, pump) == pump
+    (folder / "pump.toml").write_text(f'profile = "json"\n{link.replace("localhost", "127.0.0.1")}{tool}')
+    assert hold_back(signed, project.load("").plan) == pump
+    (folder / "pump.toml").write_text(f'profile = "json"\n{link.replace("CLEAR", "OTHER")}{tool}')
+    assert hold_back(signed, project.load("").plan) == none
+    # A file that cannot be used is shown as it is, and opens nothing.
+    (folder / "pump.toml").write_text("profile = 7")
+    faulty = load(None, project.env, {}, lenient=True).plan
+    assert hold_back(stored(none), faulty) == faulty
 
 
 def test_every_section_is_walked() -> None:

@@ -78,6 +78,7 @@ def test_commands_and_a_start_without_the_server_say_what_to_do(server: NatsServ
         assert "store.nats_url" in done.stdout + done.stderr
 
 
+@pytest.mark.req("AX-11.N-3")
 def test_the_credentials_are_a_secret_of_the_node(tmp_path: Path) -> None:
     server = NatsServer(tmp_path / "nats", "authorization { user: node, password: sesame }")
     server.start()
@@ -86,12 +87,16 @@ def test_the_credentials_are_a_secret_of_the_node(tmp_path: Path) -> None:
         with running_node(tmp_path / "plain", {}) as plain:
             pass
         plain.config.write_text(plain.config.read_text() + config)
-        assert "it needs the secret nats" in plain.cli("serve").stderr
+        place = server.url.partition("//")[2]
+        assert f"interlock secrets set nats --for {place}" in plain.cli("serve").stderr
+        assert plain.cli("secrets", "set", "nats", "--for", "nats.example.com", input="node:wrong").returncode == 0
+        assert f"interlock secrets set nats --for {place}" in plain.cli("access", "list").stderr
+        assert plain.cli("secrets", "remove", "nats").returncode == 0
         checked = plain.cli("check")
         assert "it needs the secret nats, which is not set" in checked.stdout + checked.stderr
-        assert plain.cli("secrets", "set", "nats", input="node:wrong").returncode == 0
+        assert plain.cli("secrets", "set", "nats", "--for", place, input="node:wrong").returncode == 0
         assert "does not take the credentials of this node" in plain.cli("serve").stderr
-        assert plain.cli("secrets", "set", "nats", input="node:sesame").returncode == 0
+        assert plain.cli("secrets", "set", "nats", "--for", "127.0.0.1", input="node:sesame").returncode == 0
         assert plain.cli("access", "token", "--for", "client", "--name", "laptop").returncode == 0
     finally:
         server.kill()

@@ -340,6 +340,25 @@ STORE_SCHEMA = Schema(
         ),
     ),
 )
+_READ_BUCKET = "SELECT bucket, key, value FROM kv WHERE bucket = ?"
+
+
+def read_buckets(folder: Path, *buckets: str) -> dict[tuple[str, str], bytes]:
+    """Return the values in some buckets of the store in a folder, by bucket and key, while a node may be running. Only
+    for values that do not expire. Raise StoreError if the file cannot be read.
+    """
+    path = folder / STORE_FILE
+    if not path.exists():
+        return {}
+    db = open_for_reading(path, STORE_SCHEMA)
+    try:
+        with errors_of(path):
+            rows = [row for bucket in buckets for row in db.execute(_READ_BUCKET, (bucket,))]
+    finally:
+        db.close()
+    return {(bucket, key): value for bucket, key, value in rows}
+
+
 PURGED_PER_WRITE_MAX = 100  # each write adds at most one entry, so this keeps up; the bound keeps every write short
 
 
