@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
+from msgspec import UNSET
 
 ROOT = Path(__file__).resolve().parent.parent
 if __name__ == "__main__":
@@ -40,7 +41,7 @@ from interlock.approvals.inbox import Inbox  # noqa: E402
 from interlock.approvals.protocol.approval import Status  # noqa: E402
 from interlock.config.load import load  # noqa: E402
 from interlock.core.clock import Clock  # noqa: E402
-from interlock.drivers.api import AddDriver  # noqa: E402
+from interlock.drivers.api import AddDriver, TryServer  # noqa: E402
 from interlock.gate.confirm import Confirmations  # noqa: E402
 from interlock.guard.guard import Guard  # noqa: E402
 from interlock.links.connected_link import ConnectedLink  # noqa: E402
@@ -242,7 +243,10 @@ async def add(folder: Path, trace: Trace) -> None:
     await node.open()
     try:
         with serving(raw("all")) as url, trace.active():
-            await node.operations.drivers.add(AddDriver(reference=url, id="docs-mcp", accept=True), "local")
+            adding = node.operations.adding
+            events = [event async for event in await adding.try_out(TryServer(reference=url, id="docs-mcp"), "local")]
+            assert events[-1].trial is not UNSET
+            await adding.add(AddDriver(trial=events[-1].trial.id, accept=True), "local")
     finally:
         await node.close()
     assert (folder / ".drivers").is_dir()

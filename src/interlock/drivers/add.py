@@ -1,7 +1,7 @@
 """Adding a server: from a user's reference, such as npm:PACKAGE, to a driver folder in the workspace.
 
-`interlock add`, `interlock import` and the operation `add_driver` all use `ServerAdder`. It works in three steps, and
-its caller decides what happens between them:
+The operations `try_server` and `add_driver`, which `interlock add` and the console call, and `interlock import` use
+`ServerAdder`. It works in three steps, and its caller decides what happens between them:
 
 1. `read` turns a request (npm:PACKAGE, an address, a command, the name of a draft) into the frontmatter of a driver.
    The caller then stores the secrets that the request contains.
@@ -20,10 +20,10 @@ import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, field
 from importlib.resources import files as resource_files
 from pathlib import Path
-from typing import Any, Final, Self
+from typing import Any, Final, Self, TypeVar
 
 import msgspec
 from msgspec.structs import asdict
@@ -31,7 +31,7 @@ from msgspec.structs import asdict
 from interlock.ax.protocol.capability import ToolClass
 from interlock.config.plan import Plan, Spawn
 from interlock.core.bounded_file import read_bounded
-from interlock.drivers.api import AddDriver, AddedDriver, AddedTool
+from interlock.drivers.api import AddedDriver, AddedTool, TryServer
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.kinds import kind_of
@@ -59,6 +59,8 @@ from interlock.wire.refusal import Refused
 
 PATH_CHARS_MAX: Final = 4096  # PATH_MAX of Linux
 
+Proposal = TypeVar("Proposal", authoring.ToolProposal, AddedTool)
+
 _ANY_OBJECT: Final = {"type": "object"}
 # Stands in for the contracts that are not known yet.
 _PENDING_CONTRACT: Final = frontmatter_text(
@@ -73,14 +75,6 @@ class NotAdded(Refused):
     def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[FileProblem] = ()) -> None:
         details: dict[str, Any] = {"problems": [str(problem) for problem in problems]} if problems else {}
         super().__init__(code, message, {**details, "hint": hint} if hint else details, hint=hint)
-
-
-class AddRequest(AddDriver, frozen=True, kw_only=True):
-    """Request of a local user to add an MCP server to the workspace. All file paths in it are absolute."""
-
-    reference: str = ""  # empty: `args` are a command
-    passed: tuple[str, ...] = ()  # variables whose values are those of the environment when the server starts
-    writes: tuple[str, ...] = ()
 
 
 class DriverRequest(msgspec.Struct, frozen=True, kw_only=True):
@@ -113,6 +107,7 @@ class TriedServer(msgspec.Struct, frozen=True, kw_only=True):
     trial: TrialResult
     known_contracts: Mapping[str, authoring.ExistingContract]
     proposals: tuple[authoring.ToolProposal, ...]
+    sandbox: Mapping[str, Any]  # what `describe_sandbox` says
 
 
 @dataclass(eq=False)
@@ -124,17 +119,16 @@ class ServerAdder:
     plan: Plan
     say: Say  # is called with each step and note
     _: KW_ONLY
-    environment: Mapping[str, str]  # the variables that a request may refer to
+    # The variables that a request may refer to, and that a trial passes on. Their values must not be logged.
+    environment: Mapping[str, str] = field(repr=False)
     # False for callers that are not on this machine, which may name only packages and addresses.
     allows_commands: bool = True
-
-    def __post_init__(self) -> None:
-        self._runner = TrialRunner(self.plan)
 
     async def __aenter__(self) -> Self:
         """Open the store and the other parts that a trial run of a server needs. Raise StoreError if the store cannot
         be opened.
         """
+        self._runner = TrialRunner(self.plan, environment=self.environment)
         await self._runner.__aenter__()
         return self
 
@@ -143,7 +137,7 @@ class ServerAdder:
 
     # Read
 
-    def read(self, request: AddRequest) -> DriverRequest:
+    def read(self, request: TryServer) -> DriverRequest:
         """Convert a request to a driver that can be tried out. Settings that the request leaves open are taken from the
         driver for the same package that ships with Interlock, if there is one.
 
@@ -171,7 +165,7 @@ class ServerAdder:
             raise NotAdded("name_collision", message, f"rename or remove {taken_by}, or add this one with --as ID")
         return request
 
-    def _read_reference(self, request: AddRequest) -> DriverRequest:
+    def _read_reference(self, request: TryServer) -> DriverRequest:
         reference = request.reference
         is_remote = "://" in reference
         headers = dict(request.headers)
@@ -238,6 +232,7 @@ class ServerAdder:
             without_contracts = msgspec.structs.replace(_usable_driver(declared), implements=())
             declared = msgspec.structs.replace(declared, driver=without_contracts, contracts={})
             trial = await self._runner.run_once(declared, self.say)
+            sandbox = describe_sandbox(self.plan, declared, trial) if trial.is_up else {}
         if not trial.is_up:
             packages = [each for entry in request.data.get("install", ()) for each in entry.get("with", ())]
             hint = advice(trial, request.data["server"], packages)
@@ -262,7 +257,9 @@ class ServerAdder:
         if problems:
             raise NotAdded(problems[0].code, problems[0].message, f"it has {problems[0].hint}", problems)
         proposals = tuple(each for each in proposed if isinstance(each, authoring.ToolProposal))
-        return TriedServer(request=request, trial=trial, known_contracts=contracts, proposals=proposals)
+        return TriedServer(
+            request=request, trial=trial, known_contracts=contracts, proposals=proposals, sandbox=sandbox
+        )
 
     # Write
 
@@ -342,8 +339,8 @@ class ServerAdder:
 
 
 def decide_classes(
-    proposals: Sequence[authoring.ToolProposal], classes: Mapping[str, ToolClass], *, accept: bool
-) -> tuple[authoring.ToolProposal, ...]:
+    proposals: Sequence[Proposal], classes: Mapping[str, ToolClass], *, accept: bool
+) -> tuple[Proposal, ...]:
     """Return the proposed tools with the classes (read-only, reversible or irreversible) that the user chose.
 
     With `accept`, a class that only a name or a schema suggests counts as chosen too, and so does one for which there

@@ -433,14 +433,14 @@ class AddedTool(
     kw_only=True,
     rename={"tool_name": "tool", "contract_id": "contract", "tool_class": "class", "is_new": "new"},
 ):
-    """A tool of a server that was added, with its contract.
+    """A tool of a server that was added or tried out, with its contract.
 
     Members:
         tool_name: The tool at the server.
         contract_id: The id of its contract.
         tool_class: read_only, reversible or irreversible.
         by: Where the class comes from: annotations, name, schema, nothing, person, ...
-        is_new: Whether the contract was written now.
+        is_new: Whether the contract was written now, or would be.
         question: What contradicts the class.
     """
 
@@ -450,6 +450,36 @@ class AddedTool(
     by: str
     is_new: bool
     question: str | None
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """A server that was tried out: what its driver would be. Nothing is written yet.
+
+    Members:
+        id: The id of the trial, with which the server is added.
+        driver: The id of the driver that would be written.
+        tools: The tools of the server, with the contracts and classes that are proposed for them.
+        sandbox: What the server could read, write, reach and start.
+        expires_at: When the trial ends. The server then has to be tried out again.
+    """
+
+    id: str
+    driver: str
+    tools: tuple[AddedTool, ...]
+    sandbox: dict[str, Any]
+    expires_at: str
+
+
+class TrialEvent(Struct, frozen=True, kw_only=True):
+    """An event in the stream of a trial: a step, or the result, which ends the stream.
+
+    Members:
+        step: What is done now, or a note about the server.
+        trial: The result.
+    """
+
+    step: str | UnsetType = UNSET
+    trial: Trial | UnsetType = UNSET
 
 
 class AddedDriver(Struct, frozen=True, kw_only=True):
@@ -489,16 +519,16 @@ _SHA256: Final = "^[0-9a-f]{64}$"
 HOST_CHARS_MAX: Final = 253  # RFC 1035 2.3.4, as text
 
 
-class AddDriver(RequestBody, frozen=True, kw_only=True, rename={"packages": "with"}):
-    """A request to add a server: which server it is, and what it may do.
+class TryServer(RequestBody, frozen=True, kw_only=True, rename={"packages": "with"}):
+    """A request to try a server out: which server it is, and what it may do. Paths are absolute.
 
     Members:
-        reference: npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://..., or the name of a draft.
+        reference: npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://..., or the name of a draft. Absent: args are a
+            command, which only the local user may name.
         args: Arguments that the server is started with.
         id: The id of the driver; null: it follows from the reference.
         tools: Only these tools, each with the id of its contract, or null; null: all tools.
         classes: The classes of tools.
-        accept: Accept the classes that only names suggest. Otherwise the first call of each waits.
         env: Variables that the server is started with.
         secrets: Variables, or for an address the bearer token, that are stored as secrets.
         headers: Headers that are sent to an address.
@@ -506,14 +536,16 @@ class AddDriver(RequestBody, frozen=True, kw_only=True, rename={"packages": "wit
         programs: Programs that the server may start, such as git.
         packages: Packages to install beside a pypi package.
         replace: Overwrite a driver of this id.
+        passed: Variables of the node's environment that the server is given. Only for the local user.
+        writes: Folders that the server may write in. Only for the local user.
+        environment: Values of variables that the request refers to and the trial uses. Only for the local user.
     """
 
-    reference: Annotated[str, Meta(min_length=1)]
+    reference: str = ""
     args: tuple[str, ...] = ()
     id: Annotated[str, Meta(pattern=_DRIVER_ID)] | None = None
     tools: Mapping[str, str | None] | None = None
     classes: Mapping[str, Literal["read_only", "reversible", "irreversible"]] = {}
-    accept: bool = False
     env: Mapping[str, str] = {}
     secrets: tuple[str, ...] = ()
     headers: Mapping[str, str] = {}
@@ -521,6 +553,21 @@ class AddDriver(RequestBody, frozen=True, kw_only=True, rename={"packages": "wit
     programs: tuple[str, ...] = ()
     packages: tuple[str, ...] = ()
     replace: bool = False
+    passed: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+    environment: Mapping[str, str] = {}
+
+
+class AddDriver(TryServer, frozen=True, kw_only=True):
+    """A request to add a server that was tried out, or to try a server out and add it at once.
+
+    Members:
+        trial: The id of the trial. Only classes and accept are given with it.
+        accept: Accept the classes that only names suggest. Otherwise the first call of each waits.
+    """
+
+    trial: str | None = None
+    accept: bool = False
 
 
 class TrustDriver(RequestBody, frozen=True, kw_only=True):
@@ -568,6 +615,10 @@ class UpdateDriver(RequestBody, frozen=True, kw_only=True):
 # Errors
 
 UNKNOWN_REFERENCE: Final = ErrorCase("unknown_reference", 409, "the reference names no package, address or draft")
+ONLY_LOCAL: Final = ErrorCase(
+    "only_local", 403, "only the command on the node's machine may name variables and folders of that machine"
+)
+UNKNOWN_TRIAL: Final = ErrorCase("unknown_trial", 409, "the caller has no trial of this id, or it has ended")
 DRIVER_EXISTS: Final = ErrorCase("exists", 409, "there is a driver of this id with other content")
 NOT_ADDED: Final = ErrorCase(
     "install_failed", 409, "or unavailable, no_tools, rejected, ...: the server cannot be used; nothing was written"
@@ -598,11 +649,21 @@ LIST_DRIVERS: Final = Operation("drivers", "GET /admin/drivers", "Every driver o
 ADD_DRIVER: Final = Operation(
     "drivers",
     "POST /admin/drivers",
-    "Install a server, start it once in its sandbox to list its tools, and write a driver for it.",
+    "Write a driver for a server that was tried out; or install it, start it once to list its tools, and write one.",
     role="admin",
     input=AddDriver,
     output=AddedDriver,
-    errors=(PROOF_REQUIRED, UNKNOWN_REFERENCE, DRIVER_EXISTS, NOT_ADDED),
+    errors=(PROOF_REQUIRED, ONLY_LOCAL, UNKNOWN_REFERENCE, UNKNOWN_TRIAL, DRIVER_EXISTS, NOT_ADDED),
+)
+TRY_SERVER: Final = Operation(
+    "drivers",
+    "POST /admin/drivers/trials",
+    "Install a server and start it once in its sandbox to list its tools. To close the connection stops it.",
+    role="admin",
+    input=TryServer,
+    output=TrialEvent,
+    is_stream=True,
+    errors=(PROOF_REQUIRED, ONLY_LOCAL, UNKNOWN_REFERENCE),
 )
 GET_DRIVER: Final = Operation(
     "drivers",

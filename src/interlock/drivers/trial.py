@@ -10,10 +10,12 @@ failure.
 """
 
 import asyncio
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, Self
 
 import msgspec
@@ -71,9 +73,16 @@ class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
 class TrialRunner:
     """Runner of trials, in which a driver's server is installed and started once. It works only inside `async with`."""
 
-    def __init__(self, plan: Plan, *, newest: bool = False) -> None:
-        """Prepare to run trials. With `newest`, install the newest releases, and do not record them."""
+    def __init__(
+        self, plan: Plan, *, newest: bool = False, environment: Mapping[str, str] = MappingProxyType({})
+    ) -> None:
+        """Prepare to run trials. With `newest`, install the newest releases, and do not record them.
+
+        `environment` are variables of the user who asks for the trial. A server to which they are passed on gets these
+        values instead of those in the environment of this process.
+        """
         self.plan = plan
+        self._environment = environment
         self._newest = newest
         self.clock = Clock()
         self.store = build_store("sqlite", plan.data)
@@ -124,6 +133,7 @@ class TrialRunner:
             connector_parts=connector_parts,
             plan=lambda: eager,
             newest=self._newest,
+            environment={**os.environ, **self._environment},
         )
         return self
 
@@ -137,6 +147,11 @@ class TrialRunner:
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is tried)
         once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
+        if driver.sandbox is not None and (access := driver.sandbox.env) is not None:
+            values = {name: self._environment[name] for name in access.passed if name in self._environment}
+            passed = tuple(name for name in access.passed if name not in values)
+            access = msgspec.structs.replace(access, passed=passed, set={**access.set, **values})
+            once = msgspec.structs.replace(once, sandbox=msgspec.structs.replace(driver.sandbox, env=access))
         steps: list[str] = []
         self._denied.clear()
 

@@ -31,7 +31,7 @@ from interlock.core.clock import rfc3339
 from interlock.core.metrics import MEDIA_TYPE
 from interlock.credentials.operations import ConsentOperations, SecretOperations
 from interlock.credentials.protocol.resource import resource_of
-from interlock.drivers.operations import DriverOperations
+from interlock.drivers.operations import AddOperations, DriverOperations
 from interlock.drivers.parts import DriverParts
 from interlock.links.api import Parent
 from interlock.links.operations import LinkOperations
@@ -280,7 +280,10 @@ class Operations:
         self.consents = ConsentOperations(
             calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock
         )
-        self.drivers = DriverOperations(drivers.drivers, approvals.anchors, calls.approvals, self.secrets)
+        self.drivers = DriverOperations(drivers.drivers, approvals.anchors, calls.approvals)
+        self.adding = AddOperations(
+            service=drivers.drivers.service, secrets=self.secrets, approver_names=approvals.anchors.approver_names
+        )
         self.grants = GrantOperations(
             approvals.grants,
             approvals.inbox,

@@ -9,8 +9,6 @@ The reply is the return value of the operation, or `{error, message, details}` w
 contain a file path, class name or stack trace; an unexpected failure is reported with an id that is also in the log.
 """
 
-import logging
-import secrets
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
@@ -35,16 +33,12 @@ from interlock.operator.endpoint import RequestHandlers, error_answer
 from interlock.operator.open_pages import SESSION, is_console, is_invitation
 from interlock.operator.openapi import OPERATIONS
 from interlock.operator.operation import FOREIGN_PAGE, MISDIRECTED, ROLE_REQUIRED, UNAUTHORISED, Handlers
-from interlock.store.ports import StoreError
 from interlock.store.tokens import find_audience
-from interlock.wire.refusal import Refused
 
 Authenticate = Callable[[Request], Awaitable[str | None]]
 
 # A browser asks its person; the password is an operator's token, the name does not matter.
 _BASIC = 'Basic realm="operator token as the password", charset="UTF-8"'
-
-_log = logging.getLogger("interlock.operator")
 
 REQUEST_HANDLERS: RequestHandlers = {**approvals.REQUEST_HANDLERS, **open_pages.REQUEST_HANDLERS}
 
@@ -111,7 +105,7 @@ class _OperatorMiddleware:
         except ClientDisconnect:
             return
         except Exception as error:
-            await _refusal(error)(scope, receive, send)
+            await endpoint.failure_answer(error)(scope, receive, send)
 
 
 def _check_browser(request: Request) -> None:
@@ -176,22 +170,4 @@ def _unauthorised(request: Request) -> Response:
 
 
 async def _on_http_exception(_: Request, error: Exception) -> Response:
-    return _refusal(error)
-
-
-def _refusal(error: Exception) -> Response:
-    match error:
-        case Refused():
-            return error_answer(error.status, error.code, error.message, error.details)
-        case StoreError():
-            return error_answer(503, "unavailable", "the store cannot answer; nothing was done")
-        case HTTPException(status_code=405):
-            return error_answer(405, "method_not_allowed", "this path does not take that method", headers=error.headers)
-        case HTTPException(status_code=404):
-            return error_answer(404, "unknown_path", "the operator endpoint has no such path")
-        case HTTPException():
-            return error_answer(error.status_code, "bad_request", "the request cannot be read", headers=error.headers)
-        case _:
-            ref = secrets.token_hex(4)
-            _log.error("operator request failed, ref %s", ref, exc_info=error)
-            return error_answer(500, "internal", f"internal error; the node's log has it under {ref}", {"ref": ref})
+    return endpoint.failure_answer(error)

@@ -14,13 +14,16 @@ with the key of the session: a cookie alone is not enough, because browsers atta
 import asyncio
 import contextlib
 import inspect
+import logging
 import re
+import secrets
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
@@ -32,7 +35,8 @@ from interlock.net.protocol.address_scope import LOOPBACK_HOSTS
 from interlock.operator import operation as cases
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import File, Handlers, InvalidParameter, Operation, Parameter
-from interlock.wire.refusal import quoted_text
+from interlock.store.ports import StoreError
+from interlock.wire.refusal import Refused, quoted_text
 from interlock.wire.sse import encode_event
 
 Body = TypeVar("Body")
@@ -40,6 +44,7 @@ Shape = TypeVar("Shape")
 SOCKET_ROLES: Final = frozenset(("viewer", "admin"))  # being on the machine is no proof of being an operator
 BEAT_S: Final = 15.0  # proxies close a stream that is silent for long
 
+_log: Final = logging.getLogger("interlock.operator")
 _STREAM_HEADERS: Final = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 
@@ -62,7 +67,7 @@ class OperatorExchange(Generic[Body]):
     @property
     def principal(self) -> str:
         """Return the principal that makes the request. On admin.sock, which has no principals, it is the local user."""
-        principal: str = self.request.scope.get("state", {}).get("principal", "local")
+        principal: str = self.request.scope.get("state", {}).get("principal", cases.LOCAL)
         return principal
 
     @property
@@ -166,7 +171,7 @@ def _response(exchange: OperatorExchange[Any], value: object) -> Response:
 
 async def _events(exchange: OperatorExchange[Any], values: AsyncGenerator[Any, None]) -> AsyncIterator[bytes]:
     """Yield each value as a server-sent event, and comments in between to keep the connection alive, until the client
-    disconnects or its credential is revoked.
+    disconnects or its credential is revoked. If the values end with an exception, the last event says why.
     """
     event = exchange.operation.event
     # The head of the answer leaves now, before the first value is there.
@@ -187,6 +192,9 @@ async def _events(exchange: OperatorExchange[Any], values: AsyncGenerator[Any, N
                 yield encode_event(data, event=event.encode(), id=value.id.encode()) if event else encode_event(data)
         except StopAsyncIteration:
             return
+        except Exception as error:
+            # The status is sent already.
+            yield encode_event(bytes(failure_answer(error).body), event=cases.REFUSED.encode())
         finally:
             if upcoming is not None:
                 upcoming.cancel()
@@ -210,6 +218,25 @@ def error_answer(
 ) -> Response:
     body = msgspec.json.encode(ErrorAnswer(error=error, message=message, details=details or {}))
     return Response(body, status, headers=headers, media_type="application/json")
+
+
+def failure_answer(error: Exception) -> Response:
+    """Return the response for an exception. An unexpected one is logged with an id that the response repeats."""
+    match error:
+        case Refused():
+            return error_answer(error.status, error.code, error.message, error.details)
+        case StoreError():
+            return error_answer(503, "unavailable", "the store cannot answer; nothing was done")
+        case HTTPException(status_code=405):
+            return error_answer(405, "method_not_allowed", "this path does not take that method", headers=error.headers)
+        case HTTPException(status_code=404):
+            return error_answer(404, "unknown_path", "the operator endpoint has no such path")
+        case HTTPException():
+            return error_answer(error.status_code, "bad_request", "the request cannot be read", headers=error.headers)
+        case _:
+            ref = secrets.token_hex(4)
+            _log.error("operator request failed, ref %s", ref, exc_info=error)
+            return error_answer(500, "internal", f"internal error; the node's log has it under {ref}", {"ref": ref})
 
 
 def refuse_unknown_parameters(request: Request, allowed: tuple[str, ...]) -> None:

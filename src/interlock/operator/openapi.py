@@ -206,6 +206,7 @@ def _responses(operation: Operation[Any], schemas: dict[Any, JsonObject]) -> Jso
     content |= {media: {"schema": {"type": "string"}} for media in operation.files}
     if operation.is_stream:
         described = f"Events whose data is JSON: {schemas[operation.output]['$ref'].rpartition('/')[2]}."
+        described += " A stream that fails ends with an event `refused`: ErrorAnswer."
         content[SSE] = {"schema": {"type": "string", "description": described}}
     responses: JsonObject = {str(operation.status): {"description": operation.summary, "content": content}}
     if operation.form is not None:

@@ -20,9 +20,14 @@ AnyHandler = TypeVar("AnyHandler", bound=Callable[..., Any])
 
 Role = Literal["anyone", "viewer", "operator", "admin"]
 
+LOCAL: Final = "local"  # the principal of admin.sock, and of a command that works on the data folder itself
+
 
 class RequestBody(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Base class of all request bodies. A body with unknown members is refused."""
+
+
+REFUSED: Final = "refused"  # the event whose data is an `ErrorAnswer`: why a stream ended before its last value
 
 
 class ErrorCase(Struct, frozen=True):
@@ -152,7 +157,7 @@ class Operation(Generic[Output]):
     query: tuple[Parameter, ...] = ()
     takes_any_query: bool = False
     errors: tuple[ErrorCase, ...] = ()  # besides those that every operation of its kind has
-    is_stream: bool = False  # a stream of events (SSE) instead of one reply
+    is_stream: bool = False  # a stream of events (SSE) instead of one reply; it may end with an event `REFUSED`
     event: str = ""  # what each event is called; it then also carries the id of its value
     is_page: bool = False  # a browser gets HTML
     files: tuple[str, ...] = ()  # media types, where the reply is a file

@@ -439,15 +439,38 @@ def test_a_server_that_could_not_be_reached_is_finished_later(
     assert len(list(folder.rglob("TOOL.md"))) == 3
 
 
-def test_a_running_node_takes_the_driver_up_by_itself(notes: Notes, interlock: Interlock, inline: Inline) -> None:
-    with interlock.start("serve", COLUMNS="80") as running:
+def test_without_a_node_the_trial_and_the_addition_are_on_record_too(notes: Notes, inline: Inline) -> None:
+    done = notes.add("--yes", "--json")
+    assert done.code == 0, done.out
+    rows = [json.loads(row) for row in inline("audit", "export").lines]
+    assert [row["method"] for row in rows] == ["drivers/try", "drivers/add", "drivers/trust"]
+    assert {row["who"] for row in rows} == {"local"}
+
+
+def test_a_running_node_tries_the_server_out_and_takes_the_driver_up(
+    notes: Notes, interlock: Interlock, inline: Inline
+) -> None:
+    with interlock.start("serve", COLUMNS="80", TZ="Asia/Tokyo") as running:
         while "Ctrl-C stops the node" not in running.next_line():
             pass
-        done = notes.add("--yes", "--json")
+        # The node itself has none of these variables.
+        variables = {"NOTES_LEVEL": "level-of-the-caller", "NOTES_TOKEN": "token-of-the-caller"}
+        options = ("--env", "NOTES_LEVEL", "--secret", "NOTES_TOKEN")
+        done = notes.add("--yes", "--json", *options, **variables)
         assert (done.code, done.json["state"]) == (0, "ready"), done.out
+        assert "starting it, and asking for its tools\n" in done.err
+        started = next(line["env"] for line in notes.lines if "env" in line)
+        assert {name: started[name] for name in variables} == variables
+        assert started["TZ"] == "Asia/Tokyo"  # the process that started it is the node, not the command
+        audit = inline("audit", "export").out
+        rows = [json.loads(row) for row in audit.splitlines() if f'"driver":"{done.json["key"]}"' in row]
+        decided = [row["method"] for row in rows if row.get("via") == "operator"]
+        assert decided == ["drivers/try", "drivers/add", "drivers/trust"]
         until(lambda: "notes.read_note" in _tools(inline))
         called = inline("tools", "call", "notes.read_note", "--arg", "text=hello", "--json")
         assert (called.code, called.json["structuredContent"]["text"]) == (0, "hello")
+        node = running.interrupt()
+        assert not [value for value in variables.values() if value in audit + node.out + node.err]
 
 
 def _tools(inline: Inline) -> list[str]:

@@ -335,6 +335,7 @@ def test_answers_to_changes_have_the_documented_shape(tree: OperatorTree, places
         ("POST", "/passkeys/{ticket}", ticket, made_up, 403),
         ("POST", "/passkeys/{ticket}", "/passkeys/x", made_up, 404),
         ("POST", "/admin/drivers", "/admin/drivers", {"reference": "nonsense"}, 409),
+        ("POST", "/admin/drivers/trials", "/admin/drivers/trials", {"reference": "nonsense"}, 409),
         ("POST", "/admin/drivers/{name}/test", "/admin/drivers/ready-mcp/test", {}, 200),
         ("POST", "/admin/drivers/{name}/test", "/admin/drivers/new-mcp/test", {}, 409),
         ("POST", "/admin/drivers/{name}/update", "/admin/drivers/ready-mcp/update", {"candidate": "0" * 64}, 409),

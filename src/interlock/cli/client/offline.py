@@ -7,10 +7,11 @@ same message. Modules of the node are imported inside the functions that need th
 
 import asyncio
 import inspect
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import msgspec
 
@@ -19,25 +20,27 @@ from interlock.cli.client.operator import Answer, refused_with_hint
 from interlock.config.plan import Plan
 from interlock.core.clock import Clock
 from interlock.core.current_plan import Addresses
-from interlock.core.part import Part, opened
+from interlock.core.part import opened
 from interlock.core.recorder import Recorder
 from interlock.core.store_backends import build_audit, build_audit_reader, build_store
 from interlock.credentials.api import LIST_SECRETS, REMOVE_SECRET, SET_SECRET
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store
 from interlock.operator.api import ErrorAnswer
-from interlock.operator.operation import Operation, handlers_of
+from interlock.operator.operation import LOCAL, Operation, handlers_of
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import StoreError
 from interlock.store.sqlite.audit import SqliteAuditReader
 from interlock.store.tokens import TokenTable
 from interlock.wire.refusal import Refused
 
+if TYPE_CHECKING:
+    from interlock.credentials.operations import SecretOperations
+
 T = TypeVar("T")
 
 PAGE = 1000
 SECRET_OPERATIONS = (LIST_SECRETS, SET_SECRET, REMOVE_SECRET)
-LOCAL = "local"  # who changes something in a data folder, as at a node's own socket
 
 
 @dataclass(eq=False)
@@ -59,32 +62,42 @@ class OfflineNode:
 
     async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
         """Open the store that an operation needs, and run the operation."""
-        clock, recorder = Clock(), _FolderRecorder(self.plan, self.folder)
-        if operation in SECRET_OPERATIONS:
-            from interlock.approvals.secret_bindings import SecretBindings
-            from interlock.credentials.operations import SecretOperations
-
-            # Where secrets may go is stored per node, and not shared.
-            local = build_store("sqlite", self.folder)
-            secrets = CredentialService(self.folder, clock, self.plan.node.name, Addresses(self.plan.node))
-            bindings = SecretBindings(local.kv, clock, lambda: self.plan)
-            parts: tuple[Part, ...] = (local, secrets)
-            service: object = SecretOperations(secrets, bindings, {}, {}, lambda _: (), recorder, clock)
-        else:
-            from interlock.access.operations import TokenOperations
-
-            store = build_shared_store(self.plan, self.folder)
-            parts = (store,)
-            registry = TokenRegistry(TokenTable(store.kv), clock, self.plan.access, self.plan.auth.token_days)
-            service = TokenOperations(registry, lambda: None, recorder, clock)
-        handler = handlers_of([service])[operation]
-        async with opened(*parts):
+        async with self._service(operation) as service:
+            handler = handlers_of([service])[operation]
             try:
                 output = await handler(**{name: arguments[name] for name in inspect.signature(handler).parameters})
             except Refused as error:
                 body = ErrorAnswer(error=error.code, message=error.message, details=error.details)
                 raise refused_with_hint(error.status, body) from None
         return Answer(msgspec.json.encode(output))
+
+    @asynccontextmanager
+    async def _service(self, operation: Operation[Any]) -> AsyncIterator[object]:
+        """Open the store that an operation needs, and yield the object that handles it."""
+        if operation in SECRET_OPERATIONS:
+            async with stored_secrets(self.plan, self.folder) as secrets:
+                yield secrets
+            return
+        from interlock.access.operations import TokenOperations
+
+        clock, store = Clock(), build_shared_store(self.plan, self.folder)
+        registry = TokenRegistry(TokenTable(store.kv), clock, self.plan.access, self.plan.auth.token_days)
+        async with opened(store):
+            yield TokenOperations(registry, lambda: None, _FolderRecorder(self.plan, self.folder), clock)
+
+
+@asynccontextmanager
+async def stored_secrets(plan: Plan, folder: Path) -> "AsyncIterator[SecretOperations]":
+    """Open the secrets of a data folder whose node does not run, and yield the operations on them."""
+    from interlock.approvals.secret_bindings import SecretBindings
+    from interlock.credentials.operations import SecretOperations
+
+    # Where secrets may go is stored per node, and not shared.
+    clock, local = Clock(), build_store("sqlite", folder)
+    secrets = CredentialService(folder, clock, plan.node.name, Addresses(plan.node))
+    bindings = SecretBindings(local.kv, clock, lambda: plan)
+    async with opened(local, secrets):
+        yield SecretOperations(secrets, bindings, {}, {}, lambda _: (), _FolderRecorder(plan, folder), clock)
 
 
 class _FolderRecorder(Recorder):

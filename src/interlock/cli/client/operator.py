@@ -8,7 +8,8 @@ code and message and a hint that names the next command. If the node cannot be r
 import http.client
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -19,13 +20,17 @@ import msgspec
 
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.operator.api import ErrorAnswer
-from interlock.operator.operation import Operation
+from interlock.operator.operation import REFUSED, Operation
 from interlock.wire.refusal import Refused
+from interlock.wire.sse import SseParser
 
 T = TypeVar("T")
 
 TIMEOUT_S = 15.0
 ANSWER_BYTES_MAX = 256 * 1024 * 1024  # 10,000 tools with long descriptions stay far below
+EVENT_BYTES_MAX = 16 * 1024 * 1024  # 10,000 tools with proposed classes stay far below
+READ_BYTES = 64 * 1024
+STREAM_TIMEOUT_S = 60.0  # a node sends something every 15 seconds
 
 LISTED_BY = {
     "driver": "interlock drivers list",
@@ -95,6 +100,28 @@ class OperatorClient:
         """Call an operation and return its reply. `arguments` are its path and query parameters. Raise Refused if the
         node reports an error, and Unreachable if the node does not answer.
         """
+        with self._request(operation, body, timeout, arguments) as response:
+            return Answer(response.read(ANSWER_BYTES_MAX))
+
+    def follow(
+        self, operation: Operation[Any], on_event: Callable[[Answer], None], *, body: object = None, **arguments: object
+    ) -> None:
+        """Call an operation whose reply is a stream, and call `on_event` with each event until the stream ends. Raise
+        the same errors as `call`.
+        """
+        parser = SseParser(EVENT_BYTES_MAX)
+        with self._request(operation, body, STREAM_TIMEOUT_S, arguments) as response:
+            while data := response.read1(READ_BYTES):
+                for event in parser.feed(data):
+                    if event.event == REFUSED:
+                        raise _refused(409, event.data)
+                    on_event(Answer(event.data))
+
+    @contextmanager
+    def _request(
+        self, operation: Operation[Any], body: object, timeout: float, arguments: Mapping[str, object]
+    ) -> Iterator[http.client.HTTPResponse]:
+        """Send the request of an operation and yield the response, if the node does not refuse the request."""
         path, query = operation.target(arguments, lambda part: quote(part, safe=""))
         prefix = urlsplit(self.url).path.rstrip("/") if self.url else ""
         target = prefix + path
@@ -111,14 +138,13 @@ class OperatorClient:
         try:
             connection.request(operation.method, target, body=encoded, headers=headers)
             response = connection.getresponse()
-            raw = response.read(ANSWER_BYTES_MAX)
+            if not 200 <= response.status < 300:
+                raise _refused(response.status, response.read(ANSWER_BYTES_MAX))
+            yield response
         except (OSError, http.client.HTTPException) as error:
             raise self._unreachable_error(error) from error
         finally:
             connection.close()
-        if 200 <= response.status < 300:
-            return Answer(raw)
-        raise _refused(response.status, raw)
 
     def _unreachable_error(self, error: Exception) -> Refused:
         match error:
@@ -184,7 +210,8 @@ def _refused(status: int, raw: bytes) -> Refused:
 
 def refused_with_hint(status: int, body: ErrorAnswer) -> Refused:
     """Return the exception for an operation that the node refused, with a hint about what to do next."""
-    hint = None
+    hint = body.details.get("hint")
+    hint = hint if isinstance(hint, str) else None
     if status == 401:
         hint = "set INTERLOCK_TOKEN to a token from interlock access token --for operator --name NAME"
     nearest, alternatives = body.details.get("nearest"), body.details.get("known")

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import re
 import shutil
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -10,23 +11,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import UNSET
 
 from interlock.approvals.cli.keys import can_ask, require_terminal
 from interlock.catalog.cli.classify import CLASSES, ask_classes, classes_of, reason
 from interlock.cli.command import Invocation, option, verb, verb_app
-from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.cli.terminal.text import one_line
 from interlock.drivers.protocol.server_name import server_name
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
-    from interlock.drivers.add import AddRequest, DriverRequest, ServerAdder
-    from interlock.drivers.api import AddedDriver, DriverSummary
-    from interlock.drivers.protocol.authoring import ToolProposal
-    from interlock.interop.protocol.model import SecretFinding
+    from interlock.cli.client.operator import Answer, OperatorClient
+    from interlock.drivers.add import ServerAdder
+    from interlock.drivers.api import AddedTool, DriverSummary, Trial, TryServer
+    from interlock.drivers.cli.offline import OfflineAdder
 
 SETTLE_S = 30.0
+WRITE_TIMEOUT_S = 600.0  # the server is started once more, after the trials of other callers
 DNS = "dns:"
 SETTLE_LOOK_S = 0.2
 
@@ -58,7 +61,7 @@ def add(
     """Make a driver of an MCP server.
 
     Installs it, starts it once inside its sandbox to ask for its tools, proposes what each of them may do, and writes
-    .drivers/ID/ when you agree. No tool is called, and nothing is left running. A running node takes it up by itself.
+    .drivers/ID/ when you agree. No tool is called, and nothing is left running. If a node runs, it does this itself.
 
     Options:
         reference: npm:PACKAGE, pypi:PACKAGE, docker:IMAGE, https://…, dns:DOMAIN, ./program, or a draft's name.
@@ -87,7 +90,7 @@ def add(
     """
     if invocation.remote_url is not None:
         raise BadUsage("usage", "add writes a driver here and takes no --url")
-    from interlock.drivers.add import AddRequest
+    from interlock.drivers.api import TryServer
 
     headers = _parse_assignments(header or [], "--header")
     if reference.startswith(DNS):
@@ -98,7 +101,7 @@ def add(
     contracts = {tool: contract or None for tool, _, contract in pairs}
     if tools is not None and not contracts:
         raise BadUsage("usage", "--tools names no tool", hint="--tools read_file:fs-read,write_file:fs-write")
-    request = AddRequest(
+    request = TryServer(
         reference=reference,
         args=absolute_args,
         id=as_id,
@@ -139,7 +142,7 @@ def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
     return url
 
 
-def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = False, no_trust: bool = False) -> None:
+def add_server(invocation: Invocation, request: "TryServer", *, yes: bool = False, no_trust: bool = False) -> None:
     """Add a server to the workspace, ask the person about its tools, and trust its driver.
 
     With `yes`, the proposed classes are accepted without asking. With `no_trust`, the driver stays untrusted.
@@ -147,29 +150,76 @@ def add_server(invocation: Invocation, request: "AddRequest", *, yes: bool = Fal
     if not (yes or no_trust):
         hint = "run it on a terminal, or with --yes; with --no-trust it waits for interlock drivers trust NAME"
         require_terminal(hint)
-    from interlock.cli.client.offline import run_stored
-    from interlock.drivers.add import NotAdded
+    from interlock.drivers.api import ADD_DRIVER, AddDriver, AddedDriver
     from interlock.drivers.cli.driver_lines import show_added
 
-    adder = open_adder(invocation)
-
-    async def carry_out(wanted: "DriverRequest") -> "tuple[AddedDriver, tuple[ToolProposal, ...]]":
-        with quiet_log(invocation):
-            async with adder:
-                tried = await adder.try_out(wanted)
-                proposals = _ask_about_tools(invocation, tried.proposals, yes, no_trust)
-                return await adder.write(tried, proposals), proposals
-
+    request = _with_environment(request)
     try:
-        wanted = adder.read(request)
-        _store_secrets(invocation, wanted.secrets)
-        added, proposals = run_stored(carry_out(wanted))
-    except NotAdded as error:
-        if error.code in ("usage", "unknown_reference"):
+        with quiet_log(invocation):
+            node, trial = _try_out(invocation, request)
+            classes, accept = _ask_about_tools(invocation, trial.tools, yes, no_trust)
+            invocation.out.remark("registering it")
+            body = AddDriver(trial=trial.id, classes=classes, accept=accept)
+            added = node.call(ADD_DRIVER, body=body, timeout=WRITE_TIMEOUT_S).as_(AddedDriver)
+    except Refused as error:
+        if error.code in ("usage", "unknown_reference", "invalid_body"):
             raise BadUsage(error.code, error.message, error.details, hint=error.hint) from None
         raise
     state = None if no_trust else trust_driver(invocation, added.key)
-    show_added(invocation.out, added, proposals, state=state)
+    show_added(invocation.out, added, state=state)
+
+
+def _with_environment(request: "TryServer") -> "TryServer":
+    """Return the request with the values of the variables that it names. The user is asked for a secret that has no
+    value.
+    """
+    from msgspec.structs import replace
+
+    from interlock.interop.protocol.translation import Placeholder, secret_name, split_parts
+
+    texts = (request.reference, *request.args, *request.env.values(), *request.headers.values())
+    names = {*request.passed, *(word for text in texts for word in re.findall(r"[A-Za-z_]\w*", text, re.ASCII))}
+    values = {name: os.environ[name] for name in names if name in os.environ}
+    parts = (part for text in texts for part in split_parts(text, "common"))
+    inputs = (part.name for part in parts if isinstance(part, Placeholder) and part.kind == "input")
+    for name in dict.fromkeys(secret_name(each) for each in (*request.secrets, *inputs)):
+        value = os.environ.get(name)
+        if not value and can_ask():
+            value = typer.prompt(name, default="", hide_input=True, show_default=False, err=True)
+        if value:
+            values[name] = value
+    return replace(request, environment=values)
+
+
+def _try_out(invocation: Invocation, request: "TryServer") -> "tuple[OperatorClient | OfflineAdder, Trial]":
+    """Let the running node try the server out, or do it in this process if no node runs. Each step is printed.
+
+    Return who did it, and the trial.
+    """
+    from interlock.drivers.api import TRY_SERVER, TrialEvent
+
+    trials: list[Trial] = []
+
+    def on_event(answer: "Answer") -> None:
+        event = answer.as_(TrialEvent)
+        if event.step is not UNSET:
+            invocation.out.remark(event.step)
+        if event.trial is not UNSET:
+            trials.append(event.trial)
+
+    node: OperatorClient | OfflineAdder = invocation.node
+    try:
+        node.follow(TRY_SERVER, on_event, body=request)
+    except Unreachable as away:
+        if not invocation.is_stopped(away):
+            raise
+        from interlock.drivers.cli import offline
+
+        node = offline.OfflineAdder(invocation.loaded.plan, invocation.data_folder)
+        node.follow(TRY_SERVER, on_event, body=request)
+    if not trials:
+        raise Refused("unexpected_answer", "the node ended its answer before the result", hint="is it still running?")
+    return node, trials[0]
 
 
 def open_adder(invocation: Invocation) -> "ServerAdder":
@@ -195,48 +245,26 @@ def quiet_log(invocation: Invocation) -> Iterator[None]:
         log.setLevel(level)
 
 
-def _store_secrets(invocation: Invocation, secrets: "Sequence[SecretFinding]") -> None:
-    """Store the value of each secret. A value comes from the request, from the environment, or from a prompt to the
-    user. Secrets that another backend holds and secrets without a value are skipped.
-    """
-    if not secrets:
-        return
-    from interlock.interop.cli.import_ import keeper
-
-    keep = keeper(invocation)
-    for secret in secrets:
-        if secret.backend is not None:
-            continue
-        value = secret.value or os.environ.get(secret.name)
-        if not value and can_ask():
-            value = typer.prompt(secret.name, default="", hide_input=True, show_default=False, err=True)
-        if value and keep(secret.slug, value) == "differs":
-            command = f"interlock secrets set {secret.slug}"
-            invocation.out.remark(f"note: the store has another value, which stays: {command} replaces it")
-
-
 def _ask_about_tools(
-    invocation: Invocation, proposals: "tuple[ToolProposal, ...]", yes: bool, no_trust: bool
-) -> "tuple[ToolProposal, ...]":
-    """Ask the user about the classes of the proposed tools and return the proposals with the chosen classes.
+    invocation: Invocation, tools: "tuple[AddedTool, ...]", yes: bool, no_trust: bool
+) -> "tuple[Mapping[str, ToolClass], bool]":
+    """Ask the user about the classes of the proposed tools. Return the classes that the user chose, and whether the
+    proposed classes of the other tools are accepted.
 
     With `yes`, all proposed classes are accepted without asking. Otherwise, if no person can be asked, a class that
     only the name or schema of a tool suggests, or nothing at all, is not accepted, and the tool stays undecided.
     """
+    out = invocation.out
+    for tool in tools:
+        if tool.by == "person" and tool.question is not None:
+            out.remark(f"note: {tool.tool_name}: {tool.question}")
+    if yes or not can_ask() or (out.as_json and no_trust):
+        return {}, yes
     from interlock.drivers.add import decide_classes
     from interlock.drivers.cli.driver_lines import show_proposals
 
-    out = invocation.out
-    for proposal in proposals:
-        if proposal.by == "person" and proposal.question is not None:
-            out.remark(f"note: {proposal.tool_name}: {proposal.question}")
-    if yes:
-        return decide_classes(proposals, {}, accept=True)
-    if not can_ask() or (out.as_json and no_trust):
-        return proposals
-
     def show(classes: "Mapping[str, ToolClass]") -> None:
-        decided = decide_classes(proposals, classes, accept=False)
+        decided = decide_classes(tools, classes, accept=False)
         if not out.as_json:
             show_proposals(out, decided)
             return
@@ -244,9 +272,8 @@ def _ask_about_tools(
         for each in decided:
             out.remark(f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}")
 
-    tools = {proposal.tool_name: proposal.tool_name for proposal in proposals if proposal.is_new}
-    classes = ask_classes("Write it?", tools, show, out.remark, nothing_done="nothing was written")
-    return decide_classes(proposals, classes, accept=True)
+    names = {tool.tool_name: tool.tool_name for tool in tools if tool.is_new}
+    return ask_classes("Write it?", names, show, out.remark, nothing_done="nothing was written"), True
 
 
 def _parse_assignments(texts: Sequence[str], option: str) -> dict[str, str | None]:

@@ -181,11 +181,11 @@ def discover(
     url = chosen_server(domain, discovery)
     if not yes:
         require_terminal(f"run it on a terminal, with --yes, or look at it first: interlock discover {domain}")
-    from interlock.drivers.add import AddRequest
+    from interlock.drivers.api import TryServer
     from interlock.drivers.cli.add import add_server
 
     out.remark(f"{url}, found at {discovery.name}; DNSSEC: {_DNSSEC[discovery.dnssec]}")
-    add_server(invocation, AddRequest(reference=url, id=as_id), yes=yes)
+    add_server(invocation, TryServer(reference=url, id=as_id), yes=yes)
 
 
 def find_servers(

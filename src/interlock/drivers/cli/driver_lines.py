@@ -206,7 +206,7 @@ def _problem_text(problem: api.Problem) -> str:
     return one_line(f"{place}: {field}{problem.message}; {problem.hint} [{problem.code}]")
 
 
-def show_proposals(out: "Output", proposals: "Sequence[ToolProposal]") -> None:
+def show_proposals(out: "Output", proposals: "Sequence[ToolProposal | api.AddedTool]") -> None:
     rows = []
     for each in proposals:
         contract = each.contract_id if each.is_new else f"{each.contract_id} (is there)"
@@ -215,15 +215,13 @@ def show_proposals(out: "Output", proposals: "Sequence[ToolProposal]") -> None:
     out.draw_table("TOOL|CONTRACT|CLASS|BECAUSE", rows, shrink={3: 12, 1: 16, 0: 16})
 
 
-def show_added(
-    out: "Output", added: api.AddedDriver, proposals: "Sequence[ToolProposal]", *, state: api.DriverSummary | None
-) -> None:
+def show_added(out: "Output", added: api.AddedDriver, *, state: api.DriverSummary | None) -> None:
     """Print the result of `interlock add`. `state` is the driver after an attempt to trust it, None with --no-trust."""
     if out.as_json:
         now = {} if state is None else {"trusted": state.trusted, "state": state.state}
         out.json({**msgspec.to_builtins(added), **now})
         return
-    show_proposals(out, proposals)
+    show_proposals(out, added.tools)
     out.line()
     out.line(f"wrote {added.folder} ({count(len(added.files), 'file')})" if added.files else f"{added.folder} stands")
     by_code: dict[tuple[str, str], list[api.Problem]] = {}  # one line per kind of problem
@@ -237,7 +235,7 @@ def show_added(
     segment = exposed_segment(added.id)
     for line in _sandbox_lines(added.sandbox):
         out.line(line)
-    open_ = [each for each in proposals if each.by in SUGGESTED and each.question is None]
+    open_ = [each for each in added.tools if each.by in SUGGESTED and each.question is None]
     if open_:
         remark = f"{count(len(open_), 'tool')} without a class: the first call of each waits for your decision"
         out.advice(f"open: {remark} (interlock approvals)")
@@ -250,7 +248,7 @@ def show_added(
         out.advice(f"{segment} is trusted and starts with the node: interlock serve")
     else:
         out.line(f"{segment} is trusted, and the node has it: {state.state}")
-    fresh = next((each.tool_name for each in proposals if each.is_new), None)
+    fresh = next((each.tool_name for each in added.tools if each.is_new), None)
     if state is not None and state.trusted and fresh is not None:
         out.advice(f"try: interlock tools show {segment}.{normalise(fresh)}")
 

@@ -12,6 +12,7 @@ from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable, Waits
 from interlock.drivers import api
 from interlock.drivers.protocol.server_name import server_name
+from interlock.operator.operation import LOCAL
 from interlock.wire.refusal import NotFound, Refused
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ if TYPE_CHECKING:
 LIST_TIMEOUT_S = 15.0
 TEST_TIMEOUT_S = 600.0  # every example has its contract's time
 CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
-BY = "local"  # who changes something in a data folder, as at a node's own socket
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The server's name, or the driver's id, ID@MAJOR or folder.")]
 Yes = Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what it shows.")]
@@ -128,7 +128,7 @@ def accept_files(invocation: Invocation, key: str, digest: str, *, signs: bool =
     try:
         body = api.TrustDriver(digest=digest)
         return call_or_read(
-            invocation, api.TRUST_DRIVER, lambda drivers: drivers.trust(key, digest, BY), name=key, body=body
+            invocation, api.TRUST_DRIVER, lambda drivers: drivers.trust(key, digest, LOCAL), name=key, body=body
         )
     except Refused as refused:
         if refused.code != "proof_required" or not refused.details.get("approval") or not signs:
@@ -162,7 +162,11 @@ def allow(
     """
     body = api.AllowHost(host=host, revoke=revoke)
     answer = call_or_read(
-        invocation, api.ALLOW_HOST, lambda drivers: drivers.allow(name, host, BY, revoke=revoke), name=name, body=body
+        invocation,
+        api.ALLOW_HOST,
+        lambda drivers: drivers.allow(name, host, LOCAL, revoke=revoke),
+        name=name,
+        body=body,
     )
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -254,7 +258,11 @@ def remove(
             if not (forget and refused.code == "not_found"):
                 raise
     answer = call_or_read(
-        invocation, api.REMOVE_DRIVER, lambda drivers: drivers.remove(name, BY, forget=forget), name=name, forget=forget
+        invocation,
+        api.REMOVE_DRIVER,
+        lambda drivers: drivers.remove(name, LOCAL, forget=forget),
+        name=name,
+        forget=forget,
     )
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
@@ -311,30 +319,20 @@ def call_stored_drivers(
     import msgspec
 
     from interlock.approvals.enrolments import BUCKET as APPROVERS
-    from interlock.cli.client.offline import record_stored, run_stored
+    from interlock.cli.client.offline import run_stored
     from interlock.cli.client.operator import Answer
-    from interlock.core.clock import Clock
     from interlock.core.part import opened
-    from interlock.core.store_backends import build_store
     from interlock.credentials.shared_store import build_shared_store
-    from interlock.drivers.registry.operations import DriverService
-    from interlock.drivers.registry.registry import Registry
-    from interlock.drivers.workspace.declaration import Memory
-    from interlock.drivers.workspace.survey import this_machine
+    from interlock.drivers.cli.offline import stored_drivers
 
     async def with_service() -> Answer:
-        clock, store = Clock(), build_store("sqlite", folder)
-        async with opened(store):
+        async with stored_drivers(plan, folder) as service:
             if needs_no_approver:
                 shared = build_shared_store(plan, folder)
                 async with opened(shared):
-                    if await shared.kv.entries(APPROVERS, clock.wall()):
+                    if await shared.kv.entries(APPROVERS, service.clock.wall()):
                         message = "an approver signs for this at a running node"
                         raise Refused("proof_required", message, hint="interlock serve starts it")
-            memory = Memory(store.kv, clock)
-            await memory.open()
-            registry = Registry(plan, memory, this_machine(folder / "packages"))
-            service = DriverService(registry, clock, lambda line: record_stored(plan, folder, [line]))
             return Answer(msgspec.json.encode(await job(service)))
 
     try:

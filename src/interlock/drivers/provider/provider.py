@@ -22,7 +22,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -642,6 +642,7 @@ class ProviderFactory:
     connector_parts: ConnectorParts
     plan: Callable[[], Plan]  # is called each time a provider is created or its server is installed
     newest: bool = False  # the record of installed releases is neither used nor changed
+    environment: Mapping[str, str] = field(default_factory=lambda: os.environ)  # of secrets that a file says are there
 
     def __post_init__(self) -> None:
         self._locks = installation.Locks(self.kv, self.clock)
@@ -652,7 +653,7 @@ class ProviderFactory:
             clock=self.clock,
             record=self.recorder.add_line,
             workspace=str(first.workspace),
-            environment=os.environ,
+            environment=self.environment,
             private=private_paths(first) if sandboxes is None else sandboxes.private,
         )
 

@@ -32,10 +32,11 @@ from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import DRIVER, UNTRUSTED, folder_digest
+from interlock.ax.protocol.capability import ToolClass
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import AsyncFeed
 from interlock.drivers import api
-from interlock.drivers.add import DriverRequest, ServerAdder, decide_classes
+from interlock.drivers.add import DriverRequest, ServerAdder, TriedServer, decide_classes
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Locked, Locks, differences, remove_packages
 from interlock.drivers.kinds import kind_of
@@ -51,7 +52,7 @@ from interlock.drivers.workspace.folder import read_folder
 from interlock.drivers.workspace.scan import DRIVER_FILE, FoundFolder, mark_of
 from interlock.store.ports import Damaged, StoreError
 from interlock.wire.jsonrpc.codec import decode_value
-from interlock.wire.refusal import NotFound, Refusal, Refused
+from interlock.wire.refusal import NotFound, Refusal, Refused, quoted_text
 
 if TYPE_CHECKING:
     from interlock.drivers.contracts.service import Contracts
@@ -229,19 +230,32 @@ class DriverService:
             running=None if provider is None else provider.running(),
         )
 
-    async def add(self, adder: ServerAdder, request: DriverRequest, by: str, *, accept: bool) -> api.AddedDriver:
-        """Start a server once to list its tools, and write a driver for it. `accept` has the meaning that it has in
+    async def try_out(self, adder: ServerAdder, request: DriverRequest, by: str) -> TriedServer:
+        """Install a server and start it once to list its tools. Raise Refused if it cannot be added, and StoreError if
+        the store fails.
+        """
+        # A trial installs a package and starts processes, so an operator's requests run one after the other.
+        async with self._adding:
+            await self.record(self._audit_row("try", request.key, by, {}))
+            async with adder:
+                return await adder.try_out(request)
+
+    async def add(
+        self, adder: ServerAdder, tried: TriedServer, by: str, *, classes: Mapping[str, ToolClass], accept: bool
+    ) -> api.AddedDriver:
+        """Write a driver for a server that was tried out. `classes` and `accept` have the meaning that they have in
         `decide_classes`.
 
         The driver is not trusted yet; that is a separate decision. Raise Refused if the server cannot be added, and
         StoreError if the store fails.
         """
-        # A trial installs a package and starts processes, so an operator's requests run one after the other.
+        if unknown := [name for name in classes if name not in {each.tool_name for each in tried.proposals}]:
+            raise Refused("tool_unknown", f"the trial has no tool {quoted_text(unknown[0])}", {"tools": unknown})
+        proposals = decide_classes(tried.proposals, classes, accept=accept)
         async with self._adding:
-            await self.record(self._audit_row("add", request.key, by, {}))
+            await self.record(self._audit_row("add", tried.request.key, by, {}))
             async with adder:
-                tried = await adder.try_out(request)
-                added = await adder.write(tried, decide_classes(tried.proposals, {}, accept=accept))
+                added = await adder.write(tried, proposals)
         await self.registry.refresh()
         summary = self._summary(self._find(added.key))
         return replace(added, trusted=summary.trusted, state=summary.state)

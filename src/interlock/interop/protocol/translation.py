@@ -137,7 +137,7 @@ class SecretNames:
         backend = None if variable is None else f"env://{variable}"
         if variable is not None:
             description = f"The environment variable {variable}, for {place}."
-        name = base = _name(wanted)
+        name = base = secret_name(wanted)
         is_asked = value is None and backend is None
         for each in self.found:
             if (each.value, each.backend) == (value, backend) and (each.name == name or not is_asked):
@@ -158,7 +158,7 @@ class SecretNames:
         return f"${{secrets.{name}}}"
 
 
-def _name(wanted: str) -> str:
+def secret_name(wanted: str) -> str:
     """Return a valid secret name (AIP-19): capitals, digits and single underscores, two characters or more."""
     name = _NOT_NAME.sub("_", wanted.upper()).strip("_")[:NAME_CHARS_MAX].strip("_")
     if not name or not name[0].isalpha():

@@ -286,7 +286,7 @@ def test_an_admin_adds_a_server_with_the_operation_of_interlock_add(console: Con
     page = console.open("/servers")
     form = page.locator("#add")
     form.get_by_label("Add a server").fill("npm:@modelcontextprotocol/server-everything")
-    with page.expect_response(lambda answer: answer.url.endswith("/admin/drivers")) as answer:
+    with page.expect_response(lambda answer: answer.url.endswith("/admin/drivers/trials")) as answer:
         form.get_by_role("button", name="Add").click()
     assert answer.value.request.post_data_json == {"reference": "npm:@modelcontextprotocol/server-everything"}
     # This node has an approver: the operation refuses to start a server that no approver has accepted.

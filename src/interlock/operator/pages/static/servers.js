@@ -1,5 +1,5 @@
 // Servers, subservers and drivers below the node: how each one stands and why, its last words, and a fresh start.
-import { failure, get, may, post } from "/console/api.js";
+import { events, failure, get, may, post, request } from "/console/api.js";
 import { ago, code, count, empty, facts, h, line, main, mood, pill, put, when } from "/console/dom.js";
 import { on, start } from "/console/live.js";
 
@@ -102,24 +102,69 @@ function row(link) {
 const idleRow = (idle) => h("li", { "data-segment": idle.id, "data-state": idle.state }, h("div", { class: "row" }, pill(idle.state, mood("failed")),
   h("span", { class: "name" }, line(idle.id)), h("span", { class: "sub" }, idle.state === "untrusted" ? "its files wait for your trust, in the inbox" : line(idle.reason || "it cannot be used"))));
 
-/** The form that adds a server: the operation of the command `add`, for packages and addresses. */
+const CLASSES = ["read_only", "reversible", "irreversible"];
+
+/** Tries a server out and returns the trial; `say` hears each step. */
+async function tried(reference, say) {
+  const answer = await request("POST", "/admin/drivers/trials", JSON.stringify({ reference }));
+  for await (const data of events(answer)) {
+    const event = JSON.parse(data);
+    if (event.error) throw new Error(event.message);
+    if (event.step) say(event.step);
+    if (event.trial) return event.trial;
+  }
+  throw new Error("the node ended its answer before the result");
+}
+
+/** The tools that a trial proposes. The person chooses their classes, and `write` gets those that they changed. */
+function proposals(trial, write) {
+  const choices = trial.tools.map((tool) => {
+    const choice = h("select", { "aria-label": "What " + tool.tool + " is", disabled: !tool.new }, CLASSES.map((one) => h("option", null, one)));
+    choice.value = tool.class;
+    return choice;
+  });
+  return h("form", { id: "proposals", onsubmit: (event) => {
+    event.preventDefault();
+    const changed = trial.tools.map((tool, at) => [tool.tool, choices[at].value]).filter(([, chosen], at) => chosen !== trial.tools[at].class);
+    write(Object.fromEntries(changed));
+  } }, h("div", { class: "wide", tabindex: "0", role: "region", "aria-label": "Proposals" }, h("table", { class: "list" },
+    h("thead", null, h("tr", null, ["Tool", "It is", "Contract", "To decide"].map((head) => h("th", { scope: "col" }, head)))),
+    h("tbody", null, trial.tools.map((tool, at) => h("tr", null, h("td", null, line(tool.tool)), h("td", null, choices[at]), h("td", null, code(line(tool.contract))), h("td", null, line(tool.question || "")))))),
+  ), h("p", { class: "buttons" }, h("button", { class: "go" }, "Write the driver")));
+}
+
+/** The form that adds a server: the operations of the command `add`, for packages and addresses. */
 function addForm() {
   const reference = h("input", { name: "reference", required: true, maxlength: "2000", autocomplete: "off", placeholder: "npm:PACKAGE, pypi:PACKAGE, docker:IMAGE or https://..." });
   const status = h("p", { role: "status" });
   const button = h("button", { class: "go fixed" }, "Add");
-  return h("form", { id: "add", onsubmit: async (event) => {
+  const shown = h("div");
+  const write = (trial) => async (classes) => {
+    try {
+      put(status, "The driver is written.");
+      const added = await post("/admin/drivers", { trial, classes, accept: true });
+      reference.value = "";
+      put(shown);
+      put(status, code(line(added.key)), " was added with " + count(added.tools.length, "tool") + (added.trusted ? "." : ". It starts once its files are accepted, in the inbox."));
+    } catch (error) {
+      put(status, line(error.message));
+    }
+  };
+  const form = h("form", { id: "add", onsubmit: async (event) => {
     event.preventDefault();
     button.disabled = true;
+    put(shown);
     put(status, "The server is installed and started once, to list its tools.");
     try {
-      const added = await post("/admin/drivers", { reference: reference.value.trim() });
-      reference.value = "";
-      put(status, code(line(added.key)), " was added with " + count(added.tools.length, "tool") + (added.trusted ? "." : ". It starts once its files are accepted, in the inbox."));
+      const trial = await tried(reference.value.trim(), (step) => put(status, line(step)));
+      put(status, "Nothing is written yet. Choose what the tools of ", code(line(trial.driver)), " are.");
+      put(shown, proposals(trial, write(trial.id)));
     } catch (error) {
       put(status, line(error.message));
     }
     button.disabled = false;
   } }, h("div", { class: "bar" }, h("label", null, "Add a server", reference), button), status);
+  return h("div", null, form, shown);
 }
 
 const drawn = new Map();
