@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from msgspec import Raw
+from tests.support.call_count import count_calls
 
 from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed
@@ -134,3 +135,44 @@ def test_every_code_that_is_sent_has_its_template() -> None:
     sources = "".join(path.read_text("utf-8") for path in SOURCES.rglob("*.py"))
     for code in NOT_SENT:
         assert f"(Code.{code.name}" not in sources and f"(AqlCode.{code.name}" not in sources
+
+
+LARGE = 900_000
+
+
+def _fill(unit: str, around: str = "[%s]") -> str:
+    return around % ",".join([unit] * (LARGE // (len(unit) + 1)))
+
+
+NESTED = {
+    "objects in objects": _fill("[" + ",".join(['{"a":' * 25 + "1" + "}" * 25] * 1000) + "]"),
+    "empty objects": _fill("[" + ",".join(["{}"] * 5000) + "]"),
+    "arrays": _fill("[" + ",".join(["[[]]"] * 5000) + "]"),
+    "short texts": _fill("[" + ",".join(['"\\""'] * 5000) + "]"),
+    "members": "{" + ",".join(f'"key{number}":{{}}' for number in range(60_000)) + "}",
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_nested_request_of_900_kb_takes_no_more_steps_than_a_flat_one(name: str) -> None:
+    """Nothing is done for each bracket, text or item: the passes over the text are made in C."""
+
+    def steps(value: str) -> int:
+        text = Raw(b'{"operation":"x","params":{"p":%b}}' % value.encode())
+        assert isinstance(read_request(text, PayloadLimits()), OperationRequest)
+        return count_calls(lambda: read_request(text, PayloadLimits()))
+
+    assert steps(NESTED[name]) <= steps('"' + "a" * LARGE + '"') + 100
+
+
+@pytest.mark.parametrize("length", [25_000, 100_000])
+def test_a_batch_of_nested_requests_takes_steps_for_each_item_alone(length: int) -> None:
+    item = b'{"operation":"x","params":{"p":[%b]}}' % b",".join([b'{"a":{}}'] * (length // 9))
+    batch = Raw(b'{"operations":[%b]}' % b",".join([item] * 8))
+    assert isinstance(read_request(batch, PayloadLimits(array_elements=100_000)), BatchRequest)
+    assert count_calls(lambda: read_request(batch, PayloadLimits(array_elements=100_000))) < 200
+
+
+def test_a_text_that_nothing_ends_is_looked_at_once() -> None:
+    """A search that began again at every quotation mark would take minutes."""
+    assert isinstance(read_request(b'{"operation":"' + b'\\"' * 450_000, PayloadLimits()), AqlFailure)
