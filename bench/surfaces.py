@@ -17,8 +17,8 @@ from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import SurfacePolicy, SurfaceVerdict
 from interlock.names.surface_check import SurfaceChecks
+from interlock.wire.schemas.budget import Effort
 from interlock.wire.schemas.digest import schema_digest
-from interlock.wire.schemas.inclusion import Effort
 
 ENTRIES, TOOLS, TURNS = 100_000, 1_000, 7
 WANTED_MS = 50.0

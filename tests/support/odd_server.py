@@ -76,6 +76,11 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
 
         server.methods["prompts/get"] = get
 
+    def schemas() -> None:
+        """A tool for each of --names, which has the texts of their schemas."""
+        for name, schema in json.loads(options.names).items():
+            server.tool(name, own_name, f'"inputSchema":{schema},"annotations":{{"readOnlyHint":true}}')
+
     def shapes() -> None:
         """What one revision has and another forbids."""
 
@@ -158,7 +163,7 @@ def build(options: Namespace):  # type: ignore[no-untyped-def]
         """The fixture's own `ask`."""
         features.asks(server, options)
 
-    offers = {made.__name__: made for made in (rich, names, shapes, asking, stubborn, asides, half, asks)}
+    offers = {made.__name__: made for made in (rich, names, schemas, shapes, asking, stubborn, asides, half, asks)}
     for offer in options.offer.split(","):
         if offer not in ("pretty", "dawdling"):
             offers[offer]()

@@ -59,6 +59,7 @@ from interlock.core.feed import Feed
 from interlock.mcp.items import find_value
 from interlock.mcp.methods import MODERN
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
+from interlock.wire.schemas.validators import read_schema
 
 log = logging.getLogger("interlock.aql")
 
@@ -305,8 +306,8 @@ class OperationEntry:
         if route is None:
             raise TypeError("a native operation has a declaration")
         item, plan = route.item, self.plan.aql
-        schema = find_value(item, "inputSchema")
-        output = find_value(item, "outputSchema")
+        schema = read_schema(item.get("inputSchema"))  # AQL-C.map-18
+        output = read_schema(item.get("outputSchema"))
         hints = find_value(item, "annotations")
         destructive = hints.get("destructiveHint") if isinstance(hints, Mapping) else None
         capability = route.capability

@@ -144,6 +144,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
         owner: Who answers for it.
         caller: The principal for whose call the checks are shown.
         checks: Every check that a call meets, in order.
+        schema_excess: Why its schema is too large to be read, so that it counts as object; null: it is not.
     """
 
     definition: dict[str, Any]
@@ -152,6 +153,7 @@ class ToolDetail(Tool, frozen=True, kw_only=True):
     owner: Owner
     caller: str
     checks: tuple[CheckVerdict, ...] = field(name="rungs")
+    schema_excess: str | None = None
 
 
 class ToolRoute(Struct, frozen=True, kw_only=True):

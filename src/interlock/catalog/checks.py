@@ -31,7 +31,7 @@ from interlock.mcp.methods import Era
 from interlock.mcp.results import result_to_legacy
 from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, Refusal, ax_refusal
-from interlock.wire.schemas.validators import Compiled, compile_schema, rewritten, without_format
+from interlock.wire.schemas.validators import Compiled, compile_schema, read_schema, rewritten, without_format
 
 _NO_PERSON_TO_ASK: Final = CheckRefusal(
     CheckNumber.ROUTE,
@@ -186,4 +186,4 @@ def refuse_input(call: Call, result: bytes) -> CheckRefusal:
 @lru_cache(maxsize=256)
 def _compiled(schema: bytes) -> Compiled | None:
     """Compile a schema. Return None if it cannot be applied. The schema's `format` keywords are not enforced."""
-    return compile_schema(rewritten(decode_value(schema), without_format)) if schema else None
+    return compile_schema(rewritten(read_schema(schema), without_format)) if schema else None

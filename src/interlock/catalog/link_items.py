@@ -13,6 +13,7 @@ to accept), invalid capability, unproved authority, scope, arguments that cannot
 """
 
 import asyncio
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -61,12 +62,15 @@ from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
 from interlock.mcp.items import Item, find_value
 from interlock.mcp.methods import PROMPTS_GET, TOOLS_CALL
-from interlock.mcp.modern_requests import mirrored_arguments, modern_head
+from interlock.mcp.modern_requests import Mirrored, mirrored_arguments, modern_head
 from interlock.mcp.tasks import needs_task
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 from interlock.wire.jsontext.canonical import DEFINITION_MEMBERS, tool_digest
 from interlock.wire.refusal import AUTHORITY_UNVERIFIED, NAMESPACE_INVALID, SCOPE_DENIED, Refusal, ax_refusal
-from interlock.wire.schemas.inclusion import Effort
+from interlock.wire.schemas.budget import Effort
+from interlock.wire.schemas.validators import find_excess_of_text, read_schema
+
+log = logging.getLogger("interlock.catalog")
 
 _PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
 _DENIED: Final = "an operator denied its definition as it now is"
@@ -431,13 +435,18 @@ class _LinkItemsBuilder:
             self.out_of_scope.append(qualified)
             reason = f"it needs scope {scope.value}; this server is registered for {self.offer.scope.value}"
             return WithheldName(name=original, reason=reason, code=SCOPE_DENIED)
-        mirrored = (
-            mirrored_arguments(find_value(item, "inputSchema"))
-            if _MIRROR_MARK in bytes(item.get("inputSchema", b""))
-            else ()
-        )
+        schema = bytes(item.get("inputSchema", b"{}"))
+        excess = find_excess_of_text(schema)
+        mirrored: tuple[Mirrored, ...] | str = ()
+        if _MIRROR_MARK in schema:
+            mirrored = (
+                mirrored_arguments(read_schema(schema)) if excess is None else f"its schema marks headers; {excess}"
+            )
         if isinstance(mirrored, str):
             return WithheldName(name=original, reason=mirrored)
+        was = self.previous.get(original)
+        if excess is not None and (was is None or bytes(was.item.get("inputSchema", b"")) != schema):
+            log.warning("link %s: the schema of %s counts as object: %s", self.link.name, qualified, excess)
         irreversible = judged.irreversible
         if irreversible and not is_open and not self.link.is_checked:  # AX-8.N-3
             reason = 'it cannot be undone, and its link has no checksum: write crc = "crc16", or allow_unchecked = true'

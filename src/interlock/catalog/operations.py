@@ -41,6 +41,7 @@ from interlock.names.protocol.judgement import SurfaceVerdict
 from interlock.operator.operation import INVALID_BODY, handles
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value, find_string
 from interlock.wire.refusal import NotFound, Refusal, Refused
+from interlock.wire.schemas.validators import find_excess_of_text
 
 FOUND_MAX: Final = 100  # tools that a search gives
 
@@ -125,6 +126,7 @@ class ToolOperations:
             owner=owner,
             caller=caller,
             checks=self.explain(route, caller),
+            schema_excess=find_excess_of_text(route.item.get("inputSchema", b"")),
         )
 
     @handles(api.CLASSIFY_TOOL)

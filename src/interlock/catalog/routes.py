@@ -46,7 +46,7 @@ from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
 from interlock.wire.jsonrpc.codec import encode_value
 from interlock.wire.jsontext.canonical import DEFINITION_MEMBERS, tool_digest
 from interlock.wire.refusal import Refusal
-from interlock.wire.schemas.inclusion import Effort
+from interlock.wire.schemas.budget import Effort
 
 FINGERPRINT_BYTES: Final = 16
 # As much text as a book has.

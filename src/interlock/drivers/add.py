@@ -274,7 +274,8 @@ class ServerAdder:
         request, data = tried.request, dict(tried.request.data)
         if tried.trial.transport and data["transport"] in ("http", "sse"):
             data["transport"] = tried.trial.transport  # AIP-transport-9
-        composed = authoring.compose(
+        composed = await asyncio.to_thread(  # it writes and reads as many files as the server has tools
+            authoring.compose,
             data,
             tried.trial.tools,
             proposals,

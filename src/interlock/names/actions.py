@@ -48,7 +48,7 @@ from interlock.names.state import Actor, RegistryChange, RegistryState, changes_
 from interlock.store.ports import KeyValue
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import NotFound, Refused
-from interlock.wire.schemas.inclusion import Effort, EffortSpent
+from interlock.wire.schemas.budget import Effort, EffortSpent
 
 SEEN_BUCKET: Final = "names-seen"
 SEEN_DAYS: Final = 90  # for which a server that offered a name counts as its implementation

@@ -43,7 +43,7 @@ from interlock.names.state import RegistryState
 from interlock.store.ports import Change, Damaged, KeyValue
 from interlock.wire.jsonrpc.codec import CodecError
 from interlock.wire.refusal import SPECIFICATION_DRIFT, SURFACE_MISMATCH, Refusal
-from interlock.wire.schemas.inclusion import Effort
+from interlock.wire.schemas.budget import Effort
 
 log = logging.getLogger("interlock.names")
 

@@ -248,7 +248,7 @@ async def test_a_name_that_only_looks_registered_is_reported_as_a_different_name
 
 
 def _effort() -> Any:
-    from interlock.wire.schemas.inclusion import Effort
+    from interlock.wire.schemas.budget import Effort
 
     return Effort(LIST_STEPS_MAX)
 

@@ -20,8 +20,8 @@ from interlock.names.protocol.judgement import (
     judge,
     read_claim,
 )
+from interlock.wire.schemas.budget import Effort
 from interlock.wire.schemas.digest import normalised, schema_digest
-from interlock.wire.schemas.inclusion import Effort
 
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
 V = SurfaceVerdict

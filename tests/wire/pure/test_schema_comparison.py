@@ -12,7 +12,8 @@ from tests.support.scale import examples
 from interlock.drivers.protocol.binding.results import Unknown, path_type
 from interlock.drivers.protocol.result_path import ResultPath, read_path
 from interlock.wire.schemas import inclusion
-from interlock.wire.schemas.inclusion import Effort, InclusionOutcome, InclusionVerdict, exclusions, includes
+from interlock.wire.schemas.budget import Effort
+from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, exclusions, includes
 from interlock.wire.schemas.shapes import Side
 
 ACCEPTS, UNDECIDED, REJECTS = InclusionVerdict.ACCEPTS, InclusionVerdict.UNDECIDED, InclusionVerdict.REJECTS

@@ -6,8 +6,8 @@ module makes an example for every operation that has none (C.intro-13): a valid 
 alone.
 """
 
-import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
@@ -28,8 +28,13 @@ from interlock.aql.protocol.model import (
 from interlock.aql.protocol.requests import OperationRequest, raw_type
 from interlock.aql.protocol.tool_operations import integer_in, number_in, text_in
 from interlock.wire.jsonrpc.codec import decode_value, find_string
+from interlock.wire.schemas.budget import EXAMPLE_STEPS_MAX, Effort, EffortSpent
+from interlock.wire.schemas.validators import compile_schema
 
 DEPTH_MAX: Final = 5  # of nested objects in an example
+ITEMS_MAX: Final = 3  # of an array in an example, whatever its schema wants at least
+TEXT_CHARS_MAX: Final = 1000  # of a text in an example
+PATTERN_STEPS: Final = 20  # charged for trying texts against one pattern
 PATTERN_CHARS_MAX: Final = 200  # longer patterns of a server are not compiled for an example
 _FORMATS: Final[Mapping[str, str]] = {
     "date": "2026-02-04",
@@ -61,29 +66,46 @@ def example_of(operation: AqlOperation) -> Example:
     types = {declared.name: declared for declared in operation.types}
     defs = operation.arguments_schema or {}
     wanted = [parameter for parameter in operation.parameters if parameter.required]
-    params = {parameter.name: _value(parameter, types, defs, 0) for parameter in wanted}
+    effort = Effort(EXAMPLE_STEPS_MAX)
+    params: dict[str, Any] = {}
+    for each in wanted:
+        try:
+            params[each.name] = _value(each, types, defs, 0, effort)
+        except EffortSpent:
+            params[each.name] = {}
     request: dict[str, Any] = {"operation": operation.name}
     if params:
         request["params"] = params
     return Example(request)
 
 
-def _value(parameter: AqlParameter, types: Mapping[str, TypeDeclaration], root: Mapping[str, Any], depth: int) -> Any:
-    """Return an example value for a parameter, from its type, its enum, its schema or its default, in this order."""
+def _value(
+    parameter: AqlParameter,
+    types: Mapping[str, TypeDeclaration],
+    root: Mapping[str, Any],
+    depth: int,
+    effort: Effort,
+) -> Any:
+    """Return an example value for a parameter, from its type, its enum, its schema or its default, in this order.
+
+    Raise EffortSpent if the example would have too many values.
+    """
+    effort.spend(1)
     declared = types.get(parameter.type.split(" | ")[0])
     if declared is not None and declared.kind == "object" and depth < DEPTH_MAX:
         fields = [field for field in declared.fields if field.required]
         if not fields and parameter.name == "input":
             fields = list(declared.fields[:1])
-        return {field.name: _value(field, types, root, depth + 1) for field in fields}
+        return {field.name: _value(field, types, root, depth + 1, effort) for field in fields}
     if declared is not None and declared.kind == "union" and depth < DEPTH_MAX:
         member = AqlParameter(name=parameter.name, type=declared.members[0])
-        return _value(member, types, root, depth + 1)
+        return _value(member, types, root, depth + 1, effort)
     if declared is not None and declared.kind == "enum" and declared.values:
         return declared.values[0]
     if parameter.enum:
         return parameter.enum[0]
-    original = (root.get("properties") or {}).get(parameter.sent_as) if depth == 0 else None
+    properties = root.get("properties") if depth == 0 else None
+    original = properties.get(parameter.sent_as) if isinstance(properties, Mapping) else None
     if isinstance(original, Mapping):
         for key in ("default", "const"):
             if key in original and original[key] is not None:
@@ -93,10 +115,11 @@ def _value(parameter: AqlParameter, types: Mapping[str, TypeDeclaration], root: 
             return examples[0]
     if parameter.default is not None and isinstance(parameter.default, str | int | float | bool):
         return parameter.default
-    return _by_type(parameter, parameter.type.split(" | ")[0], original if isinstance(original, Mapping) else {})
+    schema = original if isinstance(original, Mapping) else {}
+    return _by_type(parameter, parameter.type.split(" | ")[0], schema, effort)
 
 
-def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> Any:
+def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any], effort: Effort, depth: int = 0) -> Any:
     """Return an example value of a JSON type, within the bounds of a parameter."""
     match kind:
         case "integer" | "number":
@@ -108,24 +131,27 @@ def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any]) -> A
             value: float = 1 if low is None else low
             if parameter.maximum is not None and value > parameter.maximum:
                 value = parameter.maximum
-            if step:
-                value = -(-value // step) * step
-            return int(value) if is_integer or value == int(value) else value
+            with suppress(OverflowError):  # of a step or a bound that is hardly a number
+                value = -(-value // step) * step if step else value
+                return int(value) if is_integer or value == int(value) else value
+            return 1
         case "boolean":
             return True
         case "array":
-            return [_of_schema(parameter.items or {}) for _ in range(integer_in(schema, "minItems") or 0)]
+            count = min(integer_in(schema, "minItems") or 0, ITEMS_MAX)
+            return [_of_schema(parameter.items or {}, effort, depth + 1) for _ in range(count)]
         case "object":
-            return _of_schema(schema) if schema.get("required") else {}
+            return _of_schema(schema, effort, depth + 1) if schema.get("required") else {}
         case "null":
             return None
     text = _FORMATS.get(parameter.format or "")
     if text is None:
         text = next((sample for word, sample in _WORDS if word in parameter.name), "example")
     if parameter.pattern is not None:
+        effort.spend(PATTERN_STEPS)
         text = _of_pattern(parameter.pattern, text)
     if parameter.min_length is not None and len(text) < parameter.min_length:
-        text = text.ljust(parameter.min_length, "x")
+        text = text.ljust(min(parameter.min_length, TEXT_CHARS_MAX), "x")
     return text if parameter.max_length is None else text[: parameter.max_length]
 
 
@@ -140,19 +166,20 @@ _CANDIDATES: Final = (
 
 def _of_pattern(pattern: str, text: str) -> str:
     """Return a common example text that matches the pattern, or `text` if none matches."""
-    if len(pattern) > PATTERN_CHARS_MAX:
+    # Python's own expressions may go back and forth for ever over a pattern that a server chose.
+    compiled = compile_schema({"pattern": pattern}) if len(pattern) <= PATTERN_CHARS_MAX else None
+    if compiled is None:
         return text
-    try:
-        compiled = re.compile(pattern)
-    except re.error:
-        return text
-    return next((candidate for candidate in (text, *_CANDIDATES) if compiled.search(candidate)), text)
+    return next((candidate for candidate in (text, *_CANDIDATES) if compiled.accepts(candidate)), text)
 
 
-def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
+def _of_schema(schema: Mapping[str, Any], effort: Effort, depth: int) -> Any:
     """Return an example value for a plain JSON Schema. It supports the schemas that tools use in practice, not all
-    schemas.
+    schemas. Raise EffortSpent if the example would have too many values.
     """
+    effort.spend(1)
+    if not isinstance(schema, Mapping):
+        return {}
     for key in ("const", "default"):
         if key in schema:
             return schema[key]
@@ -164,7 +191,8 @@ def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
     if kind == "object" or isinstance(properties, Mapping):
         inner = properties if isinstance(properties, Mapping) else {}
         required = schema.get("required") if depth < DEPTH_MAX else None
-        return {name: _of_schema(inner.get(name, {}), depth + 1) for name in required or ()}
+        names = [name for name in required if isinstance(name, str)] if isinstance(required, list) else []
+        return {name: _of_schema(inner.get(name, {}), effort, depth + 1) for name in names}
     plain = AqlParameter(
         name="value",
         type=kind if isinstance(kind, str) else "string",
@@ -173,7 +201,7 @@ def _of_schema(schema: Mapping[str, Any], depth: int = 0) -> Any:
         pattern=text_in(schema, "pattern"),
         min_length=integer_in(schema, "minLength"),
     )
-    return _by_type(plain, plain.type, schema)
+    return _by_type(plain, plain.type, schema, effort, depth) if depth < DEPTH_MAX else {}
 
 
 # The types of the protocol itself, which every adapter lists (9.1, C.intro-10).

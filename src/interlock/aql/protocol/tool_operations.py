@@ -26,9 +26,12 @@ from interlock.aql.protocol.model import (
     snake,
     type_name,
 )
+from interlock.wire.schemas.budget import TYPE_STEPS_MAX, Effort, EffortSpent
 
 TYPE_DEPTH_MAX: Final = 6  # deeper objects are just objects
+OPTIONS_MAX: Final = 20  # of one anyOf or oneOf
 REFERENCES_MAX: Final = 20  # $ref followed in a row
+MEMBERS_PER_STEP: Final = 16
 DESCRIPTION_CHARS_MAX: Final = 4000
 
 _IDENTIFIERS: Final = frozenset(
@@ -330,11 +333,16 @@ def json_type(value: Any) -> str:
 
 
 class _TypeNames:
-    """The named types for the parameters of one operation. Types are added while the parameters are read."""
+    """The named types for the parameters of one operation. Types are added while the parameters are read.
+
+    References and alternatives may lead to one schema again and again, so the work is limited (`TYPE_STEPS_MAX`). A
+    parameter whose type would need more is an `object`.
+    """
 
     def __init__(self, operation: str, schema: Mapping[str, Any]) -> None:
         self._operation = operation
         self._root = schema
+        self._effort = Effort(TYPE_STEPS_MAX)
         self.found: dict[str, TypeDeclaration] = {}
 
     def parameter(
@@ -351,20 +359,28 @@ class _TypeNames:
 
         Properties of its schema that introspection cannot express are described in the description.
         """
-        plain = self._resolve(schema)
-        notes = [f"{key}: {plain[key]}" for key in _UNSAID if key in plain and not isinstance(plain[key], Mapping)]
-        kind = self._type(plain, (*path, name), notes)
+        before, notes = dict(self.found) if not path else self.found, []
+        try:
+            plain = self._resolve(schema)
+            notes = [f"{key}: {plain[key]}" for key in _UNSAID if key in plain and not isinstance(plain[key], Mapping)]
+            kind = self._type(plain, (*path, name), notes)
+            items = plain.get("items")
+            if isinstance(items, Mapping):
+                items = self._resolve(items)
+                item_kind = self._type(items, (*path, name, "item"), [])
+                is_named = any(word not in JSON_TYPES for word in item_kind.split(" | "))
+                items = {"type": item_kind} if is_named else dict(items)
+        except EffortSpent:
+            if path:
+                raise
+            self.found = before
+            plain, kind, items, notes = {"description": schema.get("description")}, "object", None, []
         if "null" in kind.split(" | "):
             notes.append("null is passed on as null")
         text = (text_in(plain, "description") or "").strip()
         if notes:
             text = f"{text} ({'; '.join(notes)})" if text else "; ".join(notes)
-        enum, items = plain.get("enum"), plain.get("items")
-        if isinstance(items, Mapping):
-            items = self._resolve(items)
-            item_kind = self._type(items, (*path, name, "item"), [])
-            is_named = any(word not in JSON_TYPES for word in item_kind.split(" | "))
-            items = {"type": item_kind} if is_named else dict(items)
+        enum = plain.get("enum")
         words = snake(name).split("_")
         return AqlParameter(
             name=name,
@@ -401,6 +417,7 @@ class _TypeNames:
             reference = schema.get("$ref")
             if not isinstance(reference, str):
                 return {**schema, **beside}
+            self._spend_on(schema)
             beside = {**{key: value for key, value in schema.items() if key != "$ref"}, **beside}
             # Look up the value that the `$ref` refers to, a JSON Pointer within the same document (RFC 6901).
             schema = self._root if reference.startswith("#/") else {}
@@ -415,8 +432,11 @@ class _TypeNames:
         for key in ("anyOf", "oneOf"):
             options = schema.get(key)
             if isinstance(options, list) and "type" not in schema:
+                if len(path) > 2 * TYPE_DEPTH_MAX:
+                    return "object"
                 words = []
-                for number, option in enumerate(options[:20]):
+                for number, option in enumerate(options[:OPTIONS_MAX]):
+                    self._spend_on(option)
                     inner = self._type(self._resolve(option), (*path, f"option{number + 1}"), notes)
                     words += [word for word in inner.split(" | ") if word not in words]
                 if len(words) > 2 and any(word not in JSON_TYPES for word in words):
@@ -436,6 +456,7 @@ class _TypeNames:
             return kind
         enum = schema.get("enum")
         if isinstance(enum, list) and enum:
+            self._spend_on(schema)
             return " | ".join(dict.fromkeys(json_type(each) for each in enum))
         if "const" in schema:
             return json_type(schema["const"])
@@ -445,11 +466,13 @@ class _TypeNames:
         """Declare a named type for an object, and return its name. Objects that are nested too deeply get no named
         type.
         """
-        name = type_name(self._operation, *path)
         if len(path) > TYPE_DEPTH_MAX:
             return "object"
+        name = type_name(self._operation, *path)
         if name not in self.found:
             self.found[name] = TypeDeclaration(name=name, kind="object")  # before its fields, which may lead back here
+            self._spend_on(schema)
+            self._effort.spend(len(_properties(schema)))
             required = _required(schema)
             fields = tuple(
                 self.parameter(each, each, inner, is_required=each in required, rule=NO_RULE, path=path)
@@ -458,6 +481,12 @@ class _TypeNames:
             text = text_in(schema, "description") or ""
             self.found[name] = TypeDeclaration(name=name, kind="object", fields=fields, description=text)
         return name
+
+    def _spend_on(self, schema: Any) -> None:
+        """Charge for reading one schema: a step, and more for long lists in it."""
+        if isinstance(schema, Mapping):
+            listed = sum(len(each) for each in schema.values() if isinstance(each, list | Mapping))
+            self._effort.spend(1 + (len(schema) + listed) // MEMBERS_PER_STEP)
 
 
 # The members of a schema that somebody else wrote: None if they are absent or of another type.

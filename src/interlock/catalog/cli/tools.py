@@ -163,6 +163,8 @@ def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":
     lines = Details(head, width)
     lines.add("withheld", tool.withheld, style="yellow")
     lines.add("changed", None if tool.changed is UNSET else tool.changed, style="yellow")
+    if tool.schema_excess is not None:
+        lines.add("schema", f"too large to be read, so it counts as object: {tool.schema_excess}", style="yellow")
     lines.add("title", tool.title)
     lines.add("alias", tool.alias)
     lines.add("route", (" -> " if ascii_only else " → ").join(tool.route))

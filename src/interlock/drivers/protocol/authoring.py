@@ -31,6 +31,7 @@ from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
 from interlock.wire.jsontext.canonical import quoted
 from interlock.wire.schemas.digest import to_2020_12
+from interlock.wire.schemas.validators import find_excess
 
 OWN: Final = "interlock"
 VERSION: Final = "1.0.0"  # of a file that is written the first time
@@ -179,6 +180,10 @@ def draft_contract(
     if not isinstance(inputs, Mapping) or not isinstance(outputs, Mapping):
         message = f"the tool {quoted(name)} has no schema" if name else "a tool of the server's list has no name"
         return (FileProblem(file=TOOL_FILE, code="tool_invalid", message=message, hint="ask the server's author"),)
+    excess = find_excess(inputs) or find_excess(outputs)
+    if excess is not None:
+        message, hint = f"a schema of the tool {quoted(name)} is too large: {excess}", "leave the tool out (--tools)"
+        return (FileProblem(file=TOOL_FILE, code="tool_invalid", message=message, hint=hint),)
     declared = effects.effects_of(tool.get("annotations"), driver_id, tool_class)
     title = " ".join(_clean(tool.get("title")).split()) or " ".join(_clean(name).split()) or "Tool"
     description = _clean(tool.get("description")) or title

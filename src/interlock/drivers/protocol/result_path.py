@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.wire.jsontext.canonical import quoted
-from interlock.wire.schemas.validators import PATTERN_CHARS_MAX
+from interlock.wire.schemas.budget import PATTERN_CHARS_MAX
 
 PROGRAM_BYTES_MAX: Final = 1024 * 1024
 

@@ -32,7 +32,7 @@ from interlock.net.protocol.address_scope import Scope, find_scope
 from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.jsontext.canonical import pointer_step
 from interlock.wire.schemas import digest
-from interlock.wire.schemas.inclusion import Effort, EffortSpent
+from interlock.wire.schemas.budget import Effort, EffortSpent
 from interlock.wire.schemas.validators import compile_schema
 
 PLACES_MAX: Final = 20  # imprecise places that are named for one schema
@@ -82,10 +82,10 @@ def _untyped(schema: Any, place: str, depth: int) -> Iterator[str]:
 
 
 def schema_digest(raw: Raw) -> str | None:
-    """Return the digest of a schema's normalised form (REG-8.1-3). Return None if the schema is missing or
-    unreadable.
+    """Return the digest of a schema's normalised form (REG-8.1-3). Return None if the schema is missing, unreadable or
+    too large.
     """
-    if not has_schema(raw):
+    if not has_schema(raw) or len(raw) > SCHEMA_BYTES_MAX:
         return None
     try:
         return digest.schema_digest(decode_value(raw))

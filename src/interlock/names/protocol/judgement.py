@@ -33,8 +33,9 @@ from interlock.names.protocol.entry import NO_SCHEMA, EntryStatus, RegistryEntry
 from interlock.names.protocol.grammar import is_name
 from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.refusal import INVALID_PARAMS
+from interlock.wire.schemas.budget import BYTES_MAX, Effort, EffortSpent
 from interlock.wire.schemas.digest import normalised, normalised_digest
-from interlock.wire.schemas.inclusion import TOO_MUCH, Effort, EffortSpent, InclusionOutcome, InclusionVerdict, includes
+from interlock.wire.schemas.inclusion import TOO_MUCH, InclusionOutcome, InclusionVerdict, includes
 from interlock.wire.schemas.shapes import Side
 
 SPECIFICATION: Final = "dev.interlock/specification"
@@ -88,7 +89,7 @@ def _version_of(revisions: Sequence[Revision], wanted: Revision) -> tuple[int, i
     return major, minor
 
 
-SCHEMA_BYTES_MAX: Final = 1024 * 1024  # of a tool's schema; a longer one is not compared
+SCHEMA_BYTES_MAX: Final = BYTES_MAX  # of a tool's schema; a longer one is not compared
 SMALL_BYTES: Final = 4096  # of a schema that is compared as it is written; comparing is cheaper than normalising
 ANY_ARGUMENTS: Final[Mapping[str, Any]] = {"type": "object"}  # the schema of a tool that declares none
 

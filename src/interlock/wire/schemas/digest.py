@@ -21,8 +21,8 @@ from urllib.parse import unquote
 import msgspec
 
 from interlock.wire.jsontext.canonical import NotCanonical, canonical
-from interlock.wire.schemas.inclusion import Effort
-from interlock.wire.schemas.validators import DEPTH_MAX, OF_MANY, OF_NAMED, OF_ONE, VALUES_MAX, reference_target
+from interlock.wire.schemas.budget import DEPTH_MAX, RESOLVED_MAX, VALUES_MAX, Effort
+from interlock.wire.schemas.validators import OF_MANY, OF_NAMED, OF_ONE, reference_target
 
 OLDER_DEPTH_MAX: Final = 100  # deeper schemas of an older draft stay as they are, and no frontmatter holds them
 
@@ -170,7 +170,6 @@ _TEXT: Final = msgspec.json.Encoder(order="deterministic")
 _NUMBERS: Final = re.compile(rb"[0-9](?:[.eE]|[0-9]{15})")  # that RFC 8785 may write otherwise
 
 
-RESOLVED_MAX: Final = 5_000  # values of a schema whose references are replaced
 VALUES_PER_STEP: Final = 4
 
 
@@ -221,21 +220,18 @@ class _Normalising:
         self._max = values_max
         self.values = 0  # that were looked at
         self._following: list[str] = []  # references that are being replaced
-        self._kept: dict[str, Any] = {}  # definitions that references still lead to, by the reference
+        self._kept: set[str] = set()  # references that stay
+        self._waiting: list[str] = []  # those of them whose definitions are still to be written
 
     def whole(self) -> Any:
         result = self._schema(self._root, 0)
-        waiting = list(self._kept)
         definitions: dict[str, Any] = {}
-        while waiting:
-            reference = waiting.pop()
-            if reference == "#" or reference in definitions:
-                continue
+        while self._waiting:
+            reference = self._waiting.pop()
             target = reference_target(self._root, reference)
             if target is not None:
                 self._following = [reference]
                 definitions[reference] = self._schema(target[0], 0)
-                waiting.extend(each for each in self._kept if each not in definitions)
         return {**result, "$defs": definitions} if definitions and isinstance(result, dict) else result
 
     def _schema(self, schema: Any, depth: int) -> Any:
@@ -258,7 +254,9 @@ class _Normalising:
         if target is None:
             return schema
         if not self._resolves or reference in self._following or reference == "#":
-            self._kept[reference] = True
+            if reference not in self._kept and reference != "#":
+                self._waiting.append(reference)
+            self._kept.add(reference)
             return schema
         self._following.append(reference)
         resolved = self._schema(target[0], depth + 1)

@@ -15,7 +15,8 @@ other; an empty result means that it is possible, not that it is certain. Elemen
 exclude each other count, although an empty array or an object without the member would pass: a binding that only ever
 works for nothing is a mistake.
 
-Schemas come from servers, so every comparison has a budget of steps (`Effort`), which bounds its time.
+Schemas come from servers, so every comparison has a budget of steps (`budget.Effort`). What is charged grows with the
+schemas, so a hostile pair ends as soon as a large one. Many pairs of one peer may share one effort.
 """
 
 import math
@@ -26,6 +27,7 @@ from typing import Any, Final
 import msgspec
 
 from interlock.wire.jsontext.canonical import pointer_step
+from interlock.wire.schemas.budget import Effort, EffortSpent
 from interlock.wire.schemas.shapes import DEPTH_MAX, SAYS_NOTHING, Shape, Side, alternatives, types_of, types_shown
 
 # Schemas that say so little that they are compared at once: a type, or an object of named properties.
@@ -119,29 +121,6 @@ def _whole(value: float, is_open: bool) -> float:
         return value
     whole = math.ceil(value)
     return whole + 1 if is_open and whole == value else whole
-
-
-# The effort that comparing schemas may take, in steps. Many pairs of one peer share one effort.
-#
-# A step is a few microseconds. What is charged grows with the schemas, so a hostile pair ends as soon as a large one.
-
-PAIR_STEPS_MAX: Final = 5_000  # of one pair of schemas; alternatives multiply
-
-
-class EffortSpent(Exception):
-    """Error raised when a comparison of schemas takes more steps than it may."""
-
-
-class Effort:
-    """A number of steps that one or several comparisons of schemas may take. Using more raises EffortSpent."""
-
-    def __init__(self, steps: int = PAIR_STEPS_MAX) -> None:
-        self.left = steps
-
-    def spend(self, steps: int) -> None:
-        self.left -= steps
-        if self.left < 0:
-            raise EffortSpent
 
 
 NAMES_PER_STEP: Final = 16
@@ -294,7 +273,7 @@ class _Comparison:
                 always = narrow[0].get("required", ())
                 return together(self._properties(mine, always, wide, REJECTS, path, depth))
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
-        self._effort.spend(len(ours.parts) * len(theirs.parts) + ours.steps + theirs.steps)
+        self._effort.spend(2 * len(ours.parts) * len(theirs.parts) + ours.steps + theirs.steps)
         if not ours.types:
             return ACCEPTED
         if not theirs.types:
@@ -433,8 +412,8 @@ class _Comparison:
         self._effort.spend((len(mine) + len(always)) // NAMES_PER_STEP)
         wanted = part.get("required")
         for name in wanted if isinstance(wanted, list) else ():
-            if name not in always:
-                yield differs(missing, f"{path}/{pointer_step(str(name))}", "not always there", "required")
+            if isinstance(name, str) and name not in always:
+                yield differs(missing, f"{path}/{pointer_step(name)}", "not always there", "required")
         properties = part.get("properties")
         properties = properties if isinstance(properties, Mapping) else {}
         for name, schemas in mine.items():
@@ -559,6 +538,7 @@ class _Meeting:
         if common == {"object"}:
             differences: list[SchemaDifference] = []
             mine, wanted = ours.names(), theirs.names()
+            self._effort.spend((len(mine) + len(wanted)) // NAMES_PER_STEP)
             for requiring, other, narrow, wide in (
                 (theirs, ours, "never there", "required"),
                 (ours, theirs, "always there", "not allowed"),

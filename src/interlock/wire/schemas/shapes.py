@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import msgspec
 
+from interlock.wire.schemas.budget import ALONE_BYTES_MAX
 from interlock.wire.schemas.validators import Compiled, compile_schema, is_bounded, reference_target
 
 DEPTH_MAX: Final = 32  # AIP-tools-5
 PARTS_MAX: Final = 256  # of one allOf, with what it refers to
-COMPILED_MAX: Final = 200  # parts of one schema that are applied alone
 LISTED_PER_STEP: Final = 16  # values or branches that are looked at in one step
 PATTERN_COST: Final = 100  # steps of applying a schema with a pattern, which may go back and forth
 
@@ -114,6 +114,7 @@ class Side:
         # Up to draft-07 what stands beside a $ref is not read.
         self._ref_alone = isinstance(dialect, str) and any(each in dialect for each in _OLD)
         self._compiled: dict[int, tuple[Any, Compiled | None]] = {}
+        self._bytes_left = ALONE_BYTES_MAX  # of the parts that are still compiled to be applied alone
         # By its id, with the branch itself, so that the id is its own. One that leads back to itself can be anything.
         self._known_types: dict[int, tuple[Any, frozenset[str]]] = {}
         self._has_patterns: bool | None = None
@@ -182,12 +183,13 @@ class Side:
     def _alone(self, schema: Any) -> Compiled | None:
         entry = self._compiled.get(id(schema))
         if entry is None:
-            if len(self._compiled) >= COMPILED_MAX:
-                return None
             around = self.root if isinstance(self.root, Mapping) else {}
             shared = {key: around[key] for key in ("$schema", "$defs", "definitions") if key in around}
+            alone = {**shared, "allOf": [schema]}
+            self._bytes_left -= len(msgspec.json.encode(alone))
+            compiled = compile_schema(alone) if self._bytes_left >= 0 else None
             # The schema is kept beside its validator: its id is its own as long as it lives.
-            entry = self._compiled[id(schema)] = (schema, compile_schema({**shared, "allOf": [schema]}))
+            entry = self._compiled[id(schema)] = (schema, compiled)
         return entry[1]
 
     def _types(self, parts: Iterable[Mapping[str, Any]], depth: int) -> frozenset[str]:

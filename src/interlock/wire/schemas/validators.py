@@ -3,11 +3,13 @@
 A fault names a pointer and the rule that was broken, never the value, which may be a secret. A reference to another
 document is removed, so that it allows everything, and `Compiled.is_whole` says so (AIP-tools-11).
 
-Schemas come from servers, so `is_bounded` first counts whether one is small enough to be applied, linear in its size. A
-validator follows a reference each time it meets it: a schema of thirty lines in which every definition refers twice to
-the next takes a billion steps for one value, and one with fifty thousand references takes a minute to compile. All
-values, references and patterns (each of which is compiled) are counted, and the schemas that one value is compared with
-at one place when every reference is followed.
+Schemas come from servers, so `find_excess` first counts whether one is small enough to be walked and applied, linear in
+its size. A validator follows a reference each time it meets it: a schema of thirty lines in which every definition
+refers twice to the next takes a billion steps for one value, and one with fifty thousand references takes a minute to
+compile. All values, references and patterns (each of which is compiled) are counted, and the schemas that one value is
+compared with at one place when every reference is followed. The limits are in `budget`.
+
+`read_schema` is how a schema that is still text is read for a walk. One beyond the budget is read as `object`.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -15,23 +17,34 @@ from typing import Any, Final
 from urllib.parse import unquote
 
 import msgspec
+from msgspec import Raw
 
+from interlock.wire.jsonrpc.codec import CodecError, decode_value
 from interlock.wire.jsontext.canonical import pointer_step, quoted
+from interlock.wire.schemas.budget import (
+    BACKTRACKS_MAX,
+    BYTES_MAX,
+    DEPTH_MAX,
+    PATTERN_BYTES_MIN,
+    PATTERN_CHARS_MAX,
+    PATTERNS_BYTES_MAX,
+    PATTERNS_MAX,
+    REFERENCE_CHARS_MAX,
+    REFERENCES_MAX,
+    VALUES_MAX,
+    WEIGHT_MAX,
+)
 
-VALUES_MAX: Final = 20_000
-REFERENCES_MAX: Final = 2_000
-WEIGHT_MAX: Final = 2_000  # milliseconds to tell the first fault
-PATTERN_CHARS_MAX: Final = 1000
-PATTERNS_MAX: Final = 50  # different ones; the worst take some 4 ms each to compile
-DEPTH_MAX: Final = 200  # the validator itself ends at about as much
+AS_OBJECT: Final[Mapping[str, Any]] = {"type": "object"}  # what a schema beyond the budget is read as
 
 _HERE_ONE: Final = ("not", "if", "then", "else")
 _HERE_MANY: Final = ("allOf", "anyOf", "oneOf")
 _HERE_NAMED: Final = ("dependentSchemas", "dependencies")
+_HERE: Final = frozenset([*_HERE_ONE, *_HERE_MANY, *_HERE_NAMED])
 
 
-def is_bounded(schema: Any) -> bool:
-    """Return whether a JSON Schema is small enough to be applied to values without taking too long."""
+def find_excess(schema: Any) -> str | None:
+    """Return why a JSON Schema is too large to be walked, as the end of a sentence, or None if it may be walked."""
     schemas = []
     patterns: set[str] = set()
     values = references = 0
@@ -39,24 +52,71 @@ def is_bounded(schema: Any) -> bool:
     while waiting:
         value, depth = waiting.pop()
         values += 1
-        if values > VALUES_MAX or references > REFERENCES_MAX or depth > DEPTH_MAX:
-            return False
-        if isinstance(value, Mapping | list) and len(value) > VALUES_MAX:
-            return False
-        if isinstance(value, Mapping):
+        is_mapping = type(value) is dict or isinstance(value, Mapping)
+        is_container = is_mapping or type(value) is list
+        if values > VALUES_MAX or (is_container and len(value) > VALUES_MAX):
+            return f"it has more than {VALUES_MAX} values"
+        if depth > DEPTH_MAX:
+            return f"it is nested deeper than {DEPTH_MAX} levels"
+        if is_mapping:
             schemas.append(value)
-            references += "$ref" in value
-            patterns.update(_patterns(value))
+            if "pattern" in value or "patternProperties" in value:
+                patterns.update(_patterns(value))
+            reference = value.get("$ref")
+            references += reference is not None
+            if references > REFERENCES_MAX:
+                return f"it has more than {REFERENCES_MAX} references"
+            if isinstance(reference, str) and len(reference) > REFERENCE_CHARS_MAX:
+                return f"a reference has more than {REFERENCE_CHARS_MAX} characters"
             waiting.extend((each, depth + 1) for each in value.values())
-        elif isinstance(value, list):
+        elif is_container:
             waiting.extend((each, depth + 1) for each in value)
     if len(patterns) > PATTERNS_MAX or any(len(each) > PATTERN_CHARS_MAX for each in patterns):
-        return False
+        return f"it has more than {PATTERNS_MAX} patterns, or one of more than {PATTERN_CHARS_MAX} characters"
     weights: dict[int, int] = {}
+    # The schemas around others come first. Innermost first, `_weight` recurses over references alone.
+    if any(_weight(schema, each, weights, 0) > WEIGHT_MAX for each in reversed(schemas)):
+        return f"its references lead to more than {WEIGHT_MAX} schemas for one value"
+    return None
+
+
+def is_bounded(schema: Any) -> bool:
+    """Return whether a JSON Schema is small enough to be walked and to be applied to values."""
+    return find_excess(schema) is None
+
+
+def find_excess_of_text(text: Raw | bytes) -> str | None:
+    """Return why a JSON Schema that is still text is too large to be walked, or None if it may be walked.
+
+    Nearly all are so small that counting signs shows it.
+    """
+    text = bytes(text)
+    if len(text) > BYTES_MAX:
+        return f"it has more than {BYTES_MAX} bytes"
+    openings = text.count(b"{") + text.count(b"[")
+    if openings < DEPTH_MAX and openings + text.count(b",") < VALUES_MAX and not _is_referring(text):
+        return None
     try:
-        return all(_weight(schema, each, weights) <= WEIGHT_MAX for each in schemas)
-    except RecursionError:
-        return False
+        return find_excess(decode_value(text))
+    except CodecError:
+        return "it cannot be read"
+
+
+def _is_referring(text: bytes) -> bool:
+    """Return whether a schema may have references or patterns. Any escape in it may be part of such a keyword."""
+    return b"$ref" in text or b"attern" in text or b"\\u" in text
+
+
+def read_schema(text: Raw | bytes | None) -> Any:
+    """Return a decoded JSON Schema for a walk, or None if there is none. One that is beyond the budget or cannot be
+    read is read as the schema of any object.
+    """
+    if text is None:
+        return None
+    try:
+        return decode_value(text) if find_excess_of_text(text) is None else AS_OBJECT
+    except CodecError:
+        return AS_OBJECT
 
 
 def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
@@ -77,7 +137,7 @@ def reference_target(root: Any, reference: str) -> tuple[Any] | None:
     target = root
     for step in unquote(reference[2:]).split("/"):
         name = step.replace("~1", "/").replace("~0", "~")
-        if isinstance(target, Mapping) and name in target:
+        if (type(target) is dict or isinstance(target, Mapping)) and name in target:
             target = target[name]
         elif isinstance(target, list) and name.isdecimal() and len(name) < 6 and int(name) < len(target):
             target = target[int(name)]
@@ -86,17 +146,19 @@ def reference_target(root: Any, reference: str) -> tuple[Any] | None:
     return (target,)
 
 
-def _weight(root: Any, schema: Any, weights: dict[int, int]) -> int:
+def _weight(root: Any, schema: Any, weights: dict[int, int], depth: int) -> int:
     """Return how many schemas a validator applies to one value if it follows every reference. A schema that leads back
-    to itself counts once.
+    to itself counts once, and a chain of more than DEPTH_MAX schemas as too many.
     """
-    if not isinstance(schema, Mapping):
+    if type(schema) is not dict and not isinstance(schema, Mapping):
         return 1
+    if depth > DEPTH_MAX:
+        return WEIGHT_MAX + 1
     if id(schema) not in weights:
         weights[id(schema)] = 1
         inner = 1
         for each in _here(root, schema):
-            inner += _weight(root, each, weights)
+            inner += _weight(root, each, weights, depth + 1)
             if inner > WEIGHT_MAX:
                 break
         weights[id(schema)] = inner
@@ -108,6 +170,8 @@ def _here(root: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
     target = reference_target(root, reference) if isinstance(reference, str) else None
     if target is not None:
         yield target[0]
+    if _HERE.isdisjoint(schema):
+        return
     for key in _HERE_ONE:
         if key in schema:
             yield schema[key]
@@ -119,7 +183,6 @@ def _here(root: Any, schema: Mapping[str, Any]) -> Iterator[Any]:
             yield from schema[key].values()
 
 
-BACKTRACKS_MAX: Final = 100_000  # of one pattern that needs them; a few milliseconds
 NAMES_MAX: Final = 10  # in one message
 
 # Keywords whose value is one schema, a list of schemas, or schemas by name.
@@ -193,10 +256,19 @@ def _validator(schema: Any) -> Any:
 
     try:
         return jsonschema_rs.validator_for(
-            schema, offline=True, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=BACKTRACKS_MAX)
+            schema,
+            offline=True,
+            pattern_options=jsonschema_rs.FancyRegexOptions(
+                backtrack_limit=BACKTRACKS_MAX,
+                size_limit=max(PATTERN_BYTES_MIN, PATTERNS_BYTES_MAX // max(1, _count_patterns(schema))),
+            ),
         )
     except (ValueError, jsonschema_rs.ValidationError, jsonschema_rs.ReferencingError):
         return None
+
+
+def _count_patterns(schema: Any) -> int:
+    return msgspec.json.encode(schema).count(b'"pattern')
 
 
 def _is_elsewhere(reference: Any) -> bool:

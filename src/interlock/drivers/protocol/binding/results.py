@@ -33,6 +33,7 @@ from interlock.drivers.protocol.model import Contract, ResultParse, ToolBinding
 from interlock.drivers.protocol.problems import DriverRefusal
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, encode_value, find_string
 from interlock.wire.schemas import inclusion
+from interlock.wire.schemas.budget import Effort, EffortSpent
 from interlock.wire.schemas.shapes import DEPTH_MAX, Side, alternatives, types_shown
 from interlock.wire.schemas.validators import Compiled
 
@@ -416,13 +417,13 @@ def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas 
     it ends.
     """
     try:
-        return _follow(side, (schema,), path.steps, 0, inclusion.Effort())
-    except inclusion.EffortSpent:
+        return _follow(side, (schema,), path.steps, 0, Effort())
+    except EffortSpent:
         return Unknown(step=path.steps[0])
 
 
 def _follow(
-    side: Side, schemas: Schemas, steps: tuple[result_path.Step, ...], depth: int, effort: inclusion.Effort
+    side: Side, schemas: Schemas, steps: tuple[result_path.Step, ...], depth: int, effort: Effort
 ) -> Schemas | Nowhere | Unknown:
     """Return the schemas of the values that the remaining steps of a path lead to. All of `schemas` hold for the value.
 
@@ -435,6 +436,7 @@ def _follow(
     if depth > DEPTH_MAX:
         return Unknown(step=step)
     shape = side.shape(*schemas)
+    effort.spend(len(shape.parts) + shape.steps)
     if ("object" if isinstance(step, result_path.NameStep) else "array") not in shape.types:
         return Nowhere(step=step)
     # One group of alternatives is enough, because each of its branches holds the others. A branch in which the path

@@ -30,7 +30,7 @@ from interlock.drivers.protocol.result_path import PathFault, read_path, read_pa
 from interlock.net.protocol.egress import ENTRY as EGRESS_ENTRY
 from interlock.net.protocol.egress import permits, port_of
 from interlock.wire.jsontext.canonical import pointer_step, quoted
-from interlock.wire.schemas.validators import PATTERN_CHARS_MAX
+from interlock.wire.schemas.budget import PATTERN_CHARS_MAX
 
 DRIVER_FILE: Final = "DRIVER.md"
 ENTRY: Final = "driver.py"
