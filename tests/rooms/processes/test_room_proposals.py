@@ -372,7 +372,7 @@ async def test_the_21st_pending_proposal_is_refused_and_not_published(node: Runn
         assert sent[2] not in [envelope["id"] for envelope in robot.heard]
 
 
-@pytest.mark.req("X-10.2-2", "X-4.2-6")
+@pytest.mark.req("X-10.2-2", "X-4.2-6", "X-4.2-7")
 async def test_rooms_enforce_without_the_tracker_and_a_target_must_be_there(node: RunningNode, person: Person) -> None:
     async with joined(node, "restricted", "full", topic="untracked") as (agent, robot):
         proposal = await propose(agent, robot)
@@ -389,10 +389,23 @@ async def test_rooms_enforce_without_the_tracker_and_a_target_must_be_there(node
         shown = listed(node, agent)
         assert shown[none]["target"] is None and "targets" not in shown[none]
         assert shown[several]["target"] is None and shown[several]["targets"] == [robot.name, agent.name]
-        doubled = '{"method":"tools/call","params":{"name":"a","name":"b"}}'
-        head = f'"protocol":"mcpx/v0.1","id":"{uuid.uuid4()}","to":["{robot.name}"],"kind":"mcp/proposal"'
-        await agent.socket.send(f'{{{head},"payload":{doubled}}}')
-        assert (await agent.until(event="error"))["payload"]["code"] == "invalid_proposal"
+        ambiguous = set()
+        for doubled in (
+            '{"method":"tools/call","params":{"name":"a","name":"b"}}',
+            '{"method":"tools/call","params":{"name":"a","arguments":{"o":[{"n":1,"n":2}]}}}',
+            '{"method":"tools/call","params":{"name":"a"},"params":{"name":"b"}}',
+            '{"method":"tools/call","params":{"name":"a"},"Params":{"name":"b"}}',
+        ):
+            id = str(uuid.uuid4())
+            ambiguous.add(id)
+            head = f'"protocol":"mcpx/v0.1","id":"{id}","to":["{robot.name}"],"kind":"mcp/proposal"'
+            await agent.socket.send(f'{{{head},"payload":{doubled}}}')
+            refused = await agent.until(event="error")
+            assert (refused["payload"]["code"], refused["correlation_id"]) == ("invalid_proposal", id)
+        last, reached = await agent.send("mcp/proposal", WATER, to=[robot.name]), []
+        while not reached or reached[-1] != last:
+            reached.append((await robot.next())["id"])
+        assert not {several, none, last}.difference(reached) and not ambiguous.intersection(reached)
 
 
 @pytest.mark.req("X-9.1-1", "X-3.1-4", "X-7.1-2")

@@ -86,6 +86,22 @@ def test_a_proposal_is_read_as_it_was_written() -> None:
         assert read_proposed(b'{"method":"m","params":%b}' % params) is None
 
 
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b'{"method":"m","params":{"name":"safe"},"params":{"name":"other"}}',
+        b'{"method":"m","method":"n"}',
+        b'{"method":"m","reason":"a","reason":"b"}',
+        b'{"method":"m","params":{},"\\u0070arams":{"name":"other"}}',
+        b'{"method":"m","params":{},"Params":{"name":"other"}}',
+        b'{"method":"m","params":{},"about":{"a":1,"a":2}}',
+    ],
+)
+def test_a_proposal_that_readers_may_take_in_two_ways_is_none(payload: bytes) -> None:
+    assert read_proposed(payload) is None
+    assert read_proposed(b'{"method":"m","params":{"method":1,"reason":2},"about":{"a":1}}') is not None
+
+
 @pytest.mark.req("X-4.2.1-2")
 def test_a_fulfilment_is_what_was_proposed_with_an_id_and_nothing_else() -> None:
     params = Raw(b'{ "name":"a" }')

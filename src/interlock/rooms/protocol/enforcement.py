@@ -7,6 +7,7 @@ participant may answer a request that was sent to it (X-3.1-5).
 Rates: how many envelopes a participant may send in a minute. Time is an argument.
 """
 
+import json
 from collections import deque
 from typing import Any, Final, Literal
 
@@ -16,6 +17,7 @@ from msgspec import Raw
 import interlock.rooms.protocol.envelope as envelopes
 from interlock.rooms.protocol.envelope import CHAT, MCP, PROPOSAL, Envelope, EnvelopeRefusal
 from interlock.rooms.protocol.participants import Privilege
+from interlock.rooms.protocol.proposals import MEMBERS
 from interlock.rooms.protocol.settings import Rates, RoomSettings
 
 CHAT_BYTES_MAX: Final = 64 * 1024
@@ -150,6 +152,8 @@ def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     if envelope.kind == PROPOSAL:
         if "jsonrpc" in members or "id" in members:  # X-4.2-5: a careless target must not take it for a call
             wrong = "a proposal is no MCP message: it has neither 'jsonrpc' nor 'id'"
+        elif (doubled := _find_doubled_key(envelope.payload)) is not None:  # X-4.2-7
+            wrong = f"the key {doubled[:100]!r} occurs twice in a proposal; readers may take either"
         elif not envelopes.decode_text(members.get("method")):
             wrong = "a proposal has a 'method', the MCP method that it proposes"
         elif "params" in members and bytes(members["params"])[:1] != b"{":
@@ -168,6 +172,24 @@ def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
     elif "format" in members and envelopes.decode_text(members["format"]) not in _FORMATS:
         wrong = "the 'format' of a chat message is 'plain' or 'markdown'"
     return None if wrong is None else EnvelopeRefusal("invalid_chat", wrong, id=envelope.id)
+
+
+def _find_doubled_key(payload: bytes) -> str | None:
+    """Return a key that occurs twice in one object of a proposal, at any depth, or None. A member of the payload that
+    only its case tells from one of MCPx counts as well.
+    """
+    doubled: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        members = dict(pairs)
+        if len(members) < len(pairs):
+            seen: set[str] = set()
+            doubled.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+        return members
+
+    members = json.loads(payload, object_pairs_hook=look, parse_int=str, parse_float=str)
+    doubled.extend(key for key in members if key not in MEMBERS and key.casefold() in MEMBERS)
+    return doubled[0] if doubled else None
 
 
 def _decode_members_or_empty(payload: bytes) -> dict[str, Raw]:

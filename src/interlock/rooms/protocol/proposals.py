@@ -79,6 +79,9 @@ class _Proposed(msgspec.Struct):
     reason: str | None = None
 
 
+MEMBERS: Final = frozenset(_Proposed.__struct_fields__)
+
+
 class _ToolParams(msgspec.Struct):
     """The params of a tools/call, for decoding."""
 
@@ -110,14 +113,17 @@ def _decode(data: bytes | Raw, shape: type[_T]) -> _T | None:
 
 
 def read_proposed(payload: bytes) -> Proposed | None:
-    """Decode a proposal. Return None if the payload is not a proposal, or if another parser could read its params
-    differently from what the approving person is shown.
+    """Decode a proposal. Return None if the payload is not a proposal, or if another parser could read it differently
+    from what the approving person is shown: with a key that occurs twice, or that only its case tells from another.
     """
     if (decoded := _decode(payload, _Proposed)) is None:
         return None
     try:
-        read_untrusted(bytes(decoded.params or b"{}"), exact=False)
+        members = read_untrusted(payload, exact=False)
     except AmbiguousJson:
+        return None
+    # Readers who ignore case take "Params" for "params".
+    if any(key not in MEMBERS and key.casefold() in MEMBERS for key in members):
         return None
     # What was decoded points into the whole payload; this is kept for longer.
     params = decoded.params.copy() if decoded.params else None
