@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from cobs import cobs
 from tests.devices.serial_lines import THERMOMETER, Line, call, content, listed
-from tests.gate.held_calls import ADA, anchor, classify
+from tests.gate.held_calls import ADA, anchor, classify, sign_configuration
 from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.peers import HttpPeer
 
@@ -310,6 +310,7 @@ def test_a_line_of_9600_baud_is_fast_enough_and_a_slower_line_is_refused(place: 
 
     line.reply = reply
     try:
+        sign_configuration(place.node)
         place.node.wait_link("slow_line", {"state": "ready"}, 10.0)
         begun = time.monotonic()
         answered = content(place.node, "slow_line.exchange", {"text": "x" * 16})["text"]
@@ -335,6 +336,7 @@ def test_equal_numbers_under_different_segments_are_distinguished_and_a_segment_
     assert call(place.node, "sixty.tool_1", {"arg0": 1}) is not None
     assert board.calls == []
     board.line.file.rename(place.workspace / ".devices" / "renamed.toml")
+    sign_configuration(place.node)
     place.node.wait_link("renamed", {"state": "ready"}, 6.0)
     assert content(place.node, "renamed.temperature") == {"celsius": 5}
     assert listed(place.node, "named") == {}
