@@ -64,12 +64,13 @@ class NamesNode:
         self.clock, self.inbox = desk.clock, desk.inbox
         self.desk = desk
         self.experts: tuple[str, ...] = ("eve", "acme")
+        self.may_self_review = False
         self.document = Retrieval(outcome="retrieved", at="2026-11-17", digest="sha256:00")
         self.state = RegistryState(SqliteNamesLog(folder), desk.recorder, desk.clock)
         self.sightings = Sightings(self.state, desk.store.kv, desk.clock)
         self.offered: list[tuple[str, str]] = []
         self.sightings.provide(lambda: self.offered)
-        decisions = RequestDecisions(self.state, desk.inbox, lambda _: self.experts)
+        decisions = RequestDecisions(self.state, desk.inbox, lambda _: self.experts, lambda: self.may_self_review)
         self.requests = RequestService(self.state, desk.inbox, self._fetch, decisions, self.sightings.under)
         self.watch = DocumentWatch(self.state, self._fetch, desk.store.kv, desk.clock)
         self.reminders = Reminders(self.state, self.requests.remind)

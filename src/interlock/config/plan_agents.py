@@ -420,6 +420,8 @@ class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
         routes: Names that are offered without a segment, and the servers that may serve each: the first that is there
             and keeps to the specification.
         strict: Whether a server without an output schema is refused as well.
+        self_review: Whether all who may decide on requests are one person, who then decides on their own requests
+            too. The entry says self_reviewed.
         public_read: Whether the registry can be read without a credential.
         tools: Whether clients are offered names.lookup, .check, .verify and .request.
     """
@@ -438,5 +440,6 @@ class RegistryPlan(msgspec.Struct, frozen=True, kw_only=True):
         ANY_CHANGE,
     ] = {}
     strict: Annotated[bool, Key(True), FALSE_IS_LOOSER] = False
+    self_review: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
     public_read: Annotated[bool, Key(True), TRUE_IS_LOOSER] = False
     tools: Annotated[bool, Key(True), FREE] = False

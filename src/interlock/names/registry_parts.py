@@ -171,13 +171,21 @@ class NameParts:
 
 
 def make_name_parts(
-    names_log: NamesLog, kv: KeyValue, inbox: Inbox, anchors: Anchors, recorder: Recorder, clock: Clock
+    names_log: NamesLog,
+    kv: KeyValue,
+    inbox: Inbox,
+    anchors: Anchors,
+    recorder: Recorder,
+    clock: Clock,
+    may_self_review: Callable[[], bool],
 ) -> NameParts:
-    """Create the parts of the registry. `parts.py` adds those that need the catalog."""
+    """Create the parts of the registry. `parts.py` adds those that need the catalog. `may_self_review` returns
+    registry.self_review.
+    """
     state = RegistryState(names_log, recorder, clock)
     documents = DocumentFetcher(clock)
     sightings = Sightings(state, kv, clock)
-    decisions = RequestDecisions(state, inbox, anchors.approver_names)
+    decisions = RequestDecisions(state, inbox, anchors.approver_names, may_self_review)
     requests = RequestService(state, inbox, documents.fetch, decisions, sightings.under)
     return NameParts(
         state=state,

@@ -77,7 +77,11 @@ RETURN: Final = "return"  # the answer of a denial that asks for revision
 _UNREAD: Final = (
     "the document was not reached from here; attach the copy that you read: interlock names attach {name} FILE"
 )
-_PARTY: Final = "a party to the request does not decide it; another expert has to"
+_ACCEPT_UNREAD: Final = "the reference could not be fetched; give a reason to accept it anyway"
+_PARTY: Final = (
+    "a party to the request does not decide it; another expert has to. If all experts are one person,"
+    " registry.self_review permits it, and the entry says self_reviewed"
+)
 
 
 @dataclass(eq=False)
@@ -88,6 +92,8 @@ class RequestDecisions(DecisionReceiver):
     _inbox: Inbox
     # Returns the people who may decide on a subject, which is written `names.SUBJECT`.
     _experts: Callable[[str], tuple[str, ...]]
+    # Returns whether all experts are one person, who decides on their own requests (registry.self_review).
+    _may_self_review: Callable[[], bool] = lambda: False
 
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
         """Return why an expert's decision is not acceptable, or None if it is. `key` is the thumbprint of the key that
@@ -101,7 +107,7 @@ class RequestDecisions(DecisionReceiver):
             why = "give a reason: the registrant gets it"
             if decision.what is not What.DENIED:
                 codes = ", ".join(dict.fromkeys(finding.code for finding in open_))
-                why = f"give a reason for approving in spite of {codes}"
+                why = _ACCEPT_UNREAD if codes == "skipped_offline" else f"give a reason for accepting it with {codes}"
             return Refusal(INVALID_PARAMS, "reason_required", {"detail": why})
         is_unread = any(finding.code == "skipped_offline" for finding in open_)
         if decision.what is What.APPROVED and is_unread and decision.answer != EntryMove.REMOVE.value:
@@ -223,10 +229,11 @@ class RequestDecisions(DecisionReceiver):
         return False
 
     def _is_sole(self, request: NameRequest) -> bool:
-        """Return whether only one expert may decide on the request's subject. If so, that expert may decide even on a
-        request of their own.
+        """Return whether only one person may decide on the request's subject. If so, that person may decide even on a
+        request of their own. One with several keys says so with registry.self_review.
         """
-        return len(self._experts(f"names.{request.subject}")) <= 1
+        # REG-N-4
+        return self._may_self_review() or len(self._experts(f"names.{request.subject}")) <= 1
 
 
 def found_request(registry: NamesRegistry, id: str) -> NameRequest:

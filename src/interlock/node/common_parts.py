@@ -188,7 +188,9 @@ class ApprovalParts:
         self.secret_bindings.changed.subscribe(guard_changes.signed.publish)
 
         self.definitions = definitions = Definitions(kv, inbox, clock, ruled)
-        self.names = names = make_name_parts(stores.names_log, kv, inbox, anchors, recorder, clock)
+        self.names = names = make_name_parts(
+            stores.names_log, kv, inbox, anchors, recorder, clock, lambda: stores.current.plan.registry.self_review
+        )
         self.surfaces = make_surface_checks(
             names.state, inbox, definitions.rulings, kv, clock, lambda: stores.current.plan
         )

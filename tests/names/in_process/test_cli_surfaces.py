@@ -14,7 +14,7 @@ SURFACE = {
     "registered": "sha256:bb",
     "revision": 2,
     "notes": ["unknown_revision"],
-    "differences": ["argument /zone: the specification has string, the server has integer"],
+    "differences": ["`zone` is string in the specification and integer at the server"],
     "refused": True,
     "warning": "time.get_current_time is not what the registry says of get_current_time",
 }
@@ -32,7 +32,7 @@ def judged(node: FakeOperations) -> FakeOperations:
 def test_a_verdict_is_shown_with_every_difference(inline: Inline, judged: FakeOperations) -> None:
     shown = inline("tools", "show", "time.get_current_time", COLUMNS="200").out
     assert "get_current_time: mismatch, Active, revision 2" in shown
-    assert "argument /zone: the specification has string, the server has integer" in shown
+    assert "`zone` is string in the specification and integer at the server" in shown
 
 
 @pytest.mark.req("REG-7.1-2")

@@ -220,7 +220,7 @@ async def test_a_reference_that_may_move_or_was_not_fetched_is_for_the_expert(
         if status == "Active":
             unsaid = await here.accept(request, reason=None)
             assert isinstance(unsaid, Refusal) and unsaid.details is not None
-            assert "in spite of reference_unstable" in unsaid.details["detail"]
+            assert "reference_unstable" in unsaid.details["detail"]
         await here.requests.cancel(ACME, request.id)
 
 
@@ -252,7 +252,7 @@ async def test_a_finding_that_no_program_can_judge_needs_an_experts_written_acce
     refused = await here.accept(request, reason=None)
     assert isinstance(refused, Refusal) and refused.details is not None
     assert refused.message == "reason_required"
-    assert refused.details["detail"].startswith("give a reason for approving in spite of ")
+    assert refused.details["detail"].startswith("give a reason for accepting it with ")
     assert isinstance(await here.accept(request, reason="a copy is attached"), Approval)
     assert here.entry("search").status is EntryStatus.ACTIVE
 

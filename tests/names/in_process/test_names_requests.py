@@ -210,6 +210,17 @@ async def test_a_party_to_the_request_does_not_decide_it_unless_it_is_the_only_e
     assert here.entry().self_reviewed
 
 
+@pytest.mark.req("REG-N-4")
+async def test_a_person_with_several_keys_decides_their_own_request_on_record(here: NamesNode) -> None:
+    request = await here.requests.file(ACME, proposal())
+    refused = await here.accept(request, by="acme")
+    assert isinstance(refused, Refusal)
+    assert "registry.self_review" in (refused.details or {})["detail"]
+    here.may_self_review = True
+    await here.accept(request, by="acme")
+    assert here.entry().self_reviewed
+
+
 @pytest.mark.req("REG-5-7", "REG-5-2")
 async def test_of_two_requests_for_one_name_one_is_accepted_also_with_two_processes(
     here: NamesNode, tmp_path: Path

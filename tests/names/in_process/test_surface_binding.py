@@ -56,7 +56,7 @@ async def test_a_mismatch_reaches_no_server_and_follows_the_registry(tmp_path: P
         assert "result" in await client.call("shop.other", {"query": "x"})
         assert not [one for one in leaf.heard[heard:] if "x" in str(one) and "search" in str(one)]
         shown = node.node.operations.tools.get("shop.search")
-        assert shown.withheld is not None and "argument /query" in shown.withheld
+        assert shown.withheld is not None and "`query` is" in shown.withheld
         assert (shown.surface.verdict, shown.surface.refused) == ("mismatch", True)
         assert [(one.name, one.verdict) for one in shown.checks if one.number == 6] == [("names", "refuse")]
         (link,) = [one for one in node.node.operations.links.list_all().links if one.segment == "shop"]

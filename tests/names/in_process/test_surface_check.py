@@ -172,7 +172,7 @@ async def test_a_mismatch_is_not_listed_and_every_call_is_answered_with_the_diff
     offered, registered = SchemaPair(raw(BAD), raw(RETURN)), SchemaPair(raw(ARGUMENT), raw(RETURN))
     assert (fault.details["registered"], fault.details["offered"]) == (registered.digest, offered.digest)
     assert [each["path"] for each in fault.details["differences"]] == ["/query"]
-    assert "argument /query: the specification has string, the server has integer" in fault.details["detail"]
+    assert "`query` is string in the specification and integer at the server" in fault.details["detail"]
 
 
 @pytest.mark.req("REG-8.1-1")
@@ -208,7 +208,7 @@ async def test_a_warning_lists_the_tool_with_its_verdict(bound: Bound, policy: S
     await bound.lists(tool(argument=BAD))
     assert surface_of(bound.listed()["one.search"])["verdict"] == "mismatch"
     surface = bound.route("one.search").surface
-    assert surface is not None and "argument /query" in surface.warning
+    assert surface is not None and "`query` is" in surface.warning
     bound.names.distrusted.clear()
     bound.policy = SurfacePolicy()
     bound.catalog.reconsider("one")
@@ -312,7 +312,7 @@ async def test_an_undecided_pair_waits_for_a_person_once_and_is_remembered(bound
     assert answers(asked) == ("accept",)
     assert asked.params is not None and shown_digest(asked.params) == asked.digest
     shown = json.loads(bytes(asked.params))["surface"]
-    assert shown["differences"] == ['argument /query: the specification has no pattern, the server has pattern "^a"']
+    assert shown["differences"] == ['`query` has no pattern in the specification and pattern "^a" at the server']
     await bound.shop.decides(asked, "accept")
     bound.catalog.reconsider("one")
     await bound.lists(tool(argument=DOUBTFUL))

@@ -160,17 +160,32 @@ def test_values_are_not_taken_for_schemas_and_recursion_ends() -> None:
         (with_property(ARGUMENT, mode={"enum": ["fast", "slow", "best"]}), RETURN, V.COMPATIBLE, None),
         (ARGUMENT, with_property(RETURN, state={"enum": ["done"]}), V.COMPATIBLE, None),
         (ARGUMENT, with_property(RETURN, more=STRING), V.COMPATIBLE, None),
-        ({**with_property(ARGUMENT, x=STRING), "required": ["query", "x"]}, RETURN, V.MISMATCH, "argument /x"),
-        (without_property(ARGUMENT, "limit"), RETURN, V.MISMATCH, "argument /limit"),
-        (with_property(ARGUMENT, mode={"enum": ["fast"]}), RETURN, V.MISMATCH, "argument /mode"),
-        (with_property(ARGUMENT, limit={**INTEGER, "maximum": 50}), RETURN, V.MISMATCH, "argument /limit"),
-        (with_property(ARGUMENT, query=INTEGER), RETURN, V.MISMATCH, "argument /query"),
-        (ARGUMENT, with_property(RETURN, state=STRING), V.MISMATCH, "return /state"),
-        (ARGUMENT, {**RETURN, "required": []}, V.MISMATCH, "return /hits"),
+        (
+            {**with_property(ARGUMENT, x=STRING), "required": ["query", "x"]},
+            RETURN,
+            V.MISMATCH,
+            "`x` is required by the server but not by the specification",
+        ),
+        (
+            without_property(ARGUMENT, "limit"),
+            RETURN,
+            V.MISMATCH,
+            "`limit` is in the specification but the server does not",
+        ),
+        (with_property(ARGUMENT, mode={"enum": ["fast"]}), RETURN, V.MISMATCH, "`mode`"),
+        (with_property(ARGUMENT, limit={**INTEGER, "maximum": 50}), RETURN, V.MISMATCH, "`limit`"),
+        (with_property(ARGUMENT, query=INTEGER), RETURN, V.MISMATCH, "`query`"),
+        (
+            ARGUMENT,
+            with_property(RETURN, state=STRING),
+            V.MISMATCH,
+            "`state` of the result is only",
+        ),
+        (ARGUMENT, {**RETURN, "required": []}, V.MISMATCH, "`hits` of the result is promised by the specification"),
         (ARGUMENT, None, V.INPUT_ONLY, None),
-        (with_property(ARGUMENT, query=INTEGER), None, V.MISMATCH, "argument /query"),
-        (with_property(ARGUMENT, query={**STRING, "pattern": "^a"}), RETURN, V.UNDECIDED, "argument /query"),
-        (with_property(ARGUMENT, query={"not": INTEGER}), RETURN, V.UNDECIDED, "argument /query"),
+        (with_property(ARGUMENT, query=INTEGER), None, V.MISMATCH, "`query`"),
+        (with_property(ARGUMENT, query={**STRING, "pattern": "^a"}), RETURN, V.UNDECIDED, "`query`"),
+        (with_property(ARGUMENT, query={"not": INTEGER}), RETURN, V.UNDECIDED, "`query`"),
         ("no schema", RETURN, V.MISMATCH, None),
     ],
     ids=lambda value: str(value)[:40],
@@ -181,7 +196,8 @@ def test_wider_in_and_narrower_out_is_compatible(
     found = judged(argument, returned)
     assert found.verdict is verdict
     if place is not None:
-        assert [str(each).split(":")[0] for each in found.differences] == [place]
+        (sentence,) = map(str, found.differences)
+        assert sentence.startswith(place)
 
 
 @pytest.mark.req("REG-8.1-4")

@@ -139,8 +139,32 @@ class SurfaceDifference(msgspec.Struct, frozen=True, kw_only=True):
     offered: str
 
     def __str__(self) -> str:
-        place = f"{self.side} {self.path}" if self.path else f"the {self.side}"
-        return f"{place}: the specification has {self.registered}, the server has {self.offered}"
+        """Return the difference as a sentence for a developer."""
+        steps = [step.replace("~1", "/").replace("~0", "~") for step in self.path.split("/")[1:]]
+        name = f"`{'.'.join('[]' if step == '*' else step for step in steps)}`" if steps else f"the {self.side}"
+        place = f"{name} of the result" if steps and self.side == "return" else name
+        sentence = _DIFFERENCE_SENTENCES.get((self.side, self.registered, self.offered))
+        if sentence is not None:
+            return sentence.format(place)
+        has = "has" if self.registered.startswith("no ") else "is"
+        return f"{place} {has} {self.registered} in the specification and {self.offered} at the server"
+
+
+# What two schemas differ in where types and limits do not tell: side, registered, offered.
+_DIFFERENCE_SENTENCES: Final = {
+    ("argument", "not always there", "required"): "{} is required by the server but not by the specification",
+    ("argument", "a property", "not accepted"): "{} is in the specification but the server does not accept it",
+    ("argument", "a property", "not named"): "{} is in the specification but the server does not name it",
+    ("argument", "further properties", "no further properties"): (
+        "{} may have further properties by the specification but not at the server"
+    ),
+    ("return", "required", "not always there"): "{} is promised by the specification but the server may leave it out",
+    ("return", "not accepted", "a property"): "{} is returned by the server but the specification does not allow it",
+    ("return", "not named", "a property"): "{} is returned by the server but the specification does not name it",
+    ("return", "no further properties", "further properties"): (
+        "{} may have further properties at the server but not by the specification"
+    ),
+}
 
 
 class SchemaPair:
