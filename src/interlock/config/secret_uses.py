@@ -57,9 +57,9 @@ class SecretUse(msgspec.Struct, frozen=True):
         return self.key in confirmed or (bool(self.hosts) and all(by_host))
 
     @property
-    def options(self) -> str:
-        """Return the options of `interlock secrets set` that confirm this use."""
-        return " ".join(f"--for {name}" for name in (self.hosts if self.segment == STORE else (self.segment,)))
+    def destinations(self) -> str:
+        """Return what follows `--for` in the command `interlock secrets set` that confirms this use."""
+        return " --for ".join(self.hosts if self.segment == STORE else (self.segment,))
 
     def __str__(self) -> str:
         return f"the secret {self.secret} for {self.segment}, {self.target}"

@@ -59,7 +59,7 @@ def withheld_reason(use: SecretUse) -> str:
     approve = "" if use.segment == STORE else "approve it in the inbox (interlock approvals), or "
     return (
         f"no one has confirmed yet that the secret {use.secret} may go to {use.target}: {approve}"
-        f"set the secret again for it: interlock secrets set {use.secret} {use.options}"
+        f"set the secret again for it: interlock secrets set {use.secret} --for {use.destinations}"
     )
 
 

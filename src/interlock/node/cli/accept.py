@@ -25,7 +25,7 @@ from interlock.node.sockets import answers
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refused
 
-_INBOX = "interlock approvals shows the change to the approvers, and interlock approve signs it"
+_INBOX = "interlock approvals shows the change to the approvers, and interlock approve ID signs it"
 
 
 def accept_configuration(invocation: Invocation, plan: Plan) -> None:
