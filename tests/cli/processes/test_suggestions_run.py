@@ -53,6 +53,7 @@ ARGUMENTS: dict[str, str] = {
     "secrets remove": "some-key",
     "secrets remove --kind": "other-key --kind secret",
     "secrets set": "some-key",
+    "secrets set --for": "some-key --for greenhouse",
     "status": "greenhouse",
     "status --json": "greenhouse --json",
     "tools call --arg": "leaf.look --arg bench=1",
