@@ -59,6 +59,7 @@ _IMPORTS = (
 )
 PURE_IMPORTS = frozenset(_IMPORTS.split())
 RECURSION_LIMIT_MODULE = "interlock.wire.jsonrpc.codec"  # reads sys.getrecursionlimit, and nothing else of sys
+WRITES = re.compile(r"print|input|click\.\w+|typer\.(?:echo|secho|confirm|prompt)|sys\.std\w+\.write|(?:\w+\.)?Console")
 IMPURE_CALLS = frozenset({"open", "print", "input", "breakpoint", "exec", "eval"})
 CLOCK_METHODS = frozenset({"now", "utcnow", "today"})
 
@@ -379,6 +380,18 @@ def routing_splits_no_names(source: Source) -> Iterator[str]:
                 yield f"{source.module}:{node.lineno} splits a string at its dots"
 
 
+def commands_write_by_output(source: Source) -> Iterator[str]:
+    """What comes from servers, files and registries is escaped in `interlock.cli.terminal`, and there alone."""
+    is_command = "cli" in source.module.split(".") and not source.module.startswith("interlock.cli.terminal.")
+    # `app` prints the help of a command before there is an output, and the sample server speaks MCP on its stdout.
+    if not is_command or source.module in ("interlock.cli.app", "interlock.aql.cli.sample_server"):
+        return
+    for node in ast.walk(source.tree):
+        called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+        if WRITES.fullmatch(called):
+            yield f"{source.module}:{node.lineno} writes by {called}"
+
+
 def module_names_say_something(source: Source) -> Iterator[str]:
     if MEANINGLESS_NAMES & set(source.module.split(".")):
         yield f"{source.module} does not say what it holds"
@@ -402,6 +415,7 @@ RULES: list[Rule] = [
     hooks_need_python_alone,
     sdk_needs_no_node,
     routing_splits_no_names,
+    commands_write_by_output,
     module_names_say_something,
     modules_are_not_too_long,
 ]
@@ -467,6 +481,10 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.store.sqlite.store import SqliteStore"),
     (routing_splits_no_names, "interlock.catalog.catalog", "name.split('.')"),
     (routing_splits_no_names, "interlock.links.x", "name.rpartition('.')"),
+    (commands_write_by_output, "interlock.links.cli", "print(name)"),
+    (commands_write_by_output, "interlock.names.cli", "typer.confirm(name)"),
+    (commands_write_by_output, "interlock.drivers.cli.x", "sys.stderr.write(name)"),
+    (commands_write_by_output, "interlock.cli.x", "Console().print(name)"),
     (module_names_say_something, "interlock.links.utils", ""),
     (modules_are_not_too_long, "interlock.links.x", "\n" * (LINES_MAX + 1)),
 ]
@@ -501,6 +519,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.net import websocket"),
     (sdk_needs_no_node, "interlock.sdk.subserver.x", "from interlock.crypto.signing import read_signing_key"),
     (routing_splits_no_names, "interlock.links.x", "line.split(',')"),
+    (commands_write_by_output, "interlock.links.cli", "out.line(name)\nconfirm(name)\nsys.stdout.flush()"),
+    (commands_write_by_output, "interlock.cli.terminal.output", "typer.confirm(safe_text(question))"),
     (routing_splits_no_names, "interlock.ax.protocol.names", "name.split('.')"),
 ]
 

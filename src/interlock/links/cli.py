@@ -14,7 +14,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
 from interlock.cli.terminal.drawing import Details, in_columns, poll
 from interlock.cli.terminal.errors import Unreachable
-from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, printable, repeats, since
+from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, repeats, since
 from interlock.guard.api import Budget, Spent
 from interlock.links import api
 
@@ -190,7 +190,7 @@ def list_links(invocation: Invocation) -> None:
     rows = [[Text(head, style="dim") for head in heads]]
     rows += [
         [
-            Text(one_line(link.segment), style="bold"),
+            Text(link.segment, style="bold"),
             state_text(link.state, ascii_only=out.console.options.ascii_only),
             Text(link.transport),
             Text(link.era or "-"),
@@ -198,7 +198,7 @@ def list_links(invocation: Invocation) -> None:
             Text(str(link.calls)),
             Text(str(link.errors)),
             Text(latency(link.latency_ms) if link.latency_ms is not None else "-"),
-            Text(one_line(link.reason or "")),
+            Text(link.reason or ""),
         ]
         for link in links
     ]
@@ -267,7 +267,7 @@ def _print_lines(invocation: Invocation, lines: tuple[api.LogLine, ...]) -> None
     else:
         for times, line in repeats(lines, lambda entry: entry.text):
             again = f" (×{times})" if times > 1 else ""
-            out.line(f"{local_time(line.at, '%H:%M:%S')}  {printable(line.text, keep=chr(9))}{again}")
+            out.line(f"{local_time(line.at, '%H:%M:%S')}  {line.text}{again}")
     sys.stdout.flush()
 
 
@@ -303,9 +303,9 @@ def restart(
         out.raw_json(answer.raw)
         return
     consent = answer.as_(Consent)
-    out.line(printable(consent.url))
-    scopes = f", for {printable(' '.join(consent.scopes))}" if consent.scopes else ""
-    out.remark(f"open this page of {printable(consent.issuer)} and agree to a token for {segment}{scopes}")
+    out.line(consent.url)
+    scopes = f", for {' '.join(consent.scopes)}" if consent.scopes else ""
+    out.remark(f"open this page of {consent.issuer} and agree to a token for {segment}{scopes}")
     until = local_time(consent.expires_at, "%H:%M")
     out.remark(f"it is good once, until {until}; interlock status --watch shows the rest")
 
@@ -321,7 +321,7 @@ def _show_restarted(invocation: Invocation, restarted: api.RestartedLink, answer
         out.line(f"{segment} {gone}, now {state}: it dialled in, and only it can dial again")
         out.remark(f"interlock links release {segment} forgets what it listed, if it does not come back")
         return
-    why = f": {one_line(restarted.reason)}" if restarted.reason and state != "ready" else ""
+    why = f": {restarted.reason}" if restarted.reason and state != "ready" else ""
     out.line(f"{segment} restarted, now {state}{why}")
     if state != "ready":
         out.remark("interlock status --watch shows how it comes up")

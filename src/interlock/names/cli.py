@@ -17,7 +17,7 @@ import typer
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, EXIT_WAITS, BadUsage, Unreachable, Waits
-from interlock.cli.terminal.text import count, one_line
+from interlock.cli.terminal.text import count
 from interlock.names import api
 from interlock.wire.refusal import Refused
 
@@ -203,7 +203,7 @@ def list_names(invocation: Invocation, *, public: Public = False, status: OfStat
         if not listed.names:
             out.remark("no name fits")
         if listed.trouble is not None:
-            out.remark(f"the registry cannot be used: {one_line(listed.trouble)}")
+            out.remark(f"the registry cannot be used: {listed.trouble}")
     if listed.overdue:
         _end_json(invocation, EXIT_REFUSED)
         raise Refused("review_overdue", f"{count(listed.overdue, 'review')} of provisional names overdue")
@@ -232,19 +232,19 @@ def show(invocation: Invocation, name: Name, *, log: Annotated[bool, option("--l
         specification = entry.pop("specification")
         earlier = entry.pop("earlier_specifications", [])
         for key, value in entry.items():
-            out.line(f"{key.replace('_', ' '):24}{one_line(str(value))}")
+            out.line(f"{key.replace('_', ' '):24}{value!s}")
         out.line(f"{'revision':24}{specification['revision']} of {specification['registered']}, {len(earlier)} before")
         out.line(f"{'schemas':24}{specification.get('argument_digest', 'not known')}")
     for request in shown["requests"]:
-        reason = one_line(request.get("reason", ""))
+        reason = request.get("reason", "")
         out.line(f"{request['filed_on']}  {request['kind']} {request['id'][:8]} {request['state']}  {reason}")
     for implementation in shown["implementations"]:
         ended = implementation.get("ended_on")
-        out.line(f"implemented by {one_line(implementation['who'])}, " + (f"ended on {ended}" if ended else "known"))
+        out.line(f"implemented by {implementation['who']}, " + (f"ended on {ended}" if ended else "known"))
     for step in shown["log"]:
         override = " in the controller's place" if step.get("is_override") else ""
-        reason = one_line(step.get("reason", ""))
-        out.line(f"{step['at']}  {step['what']:12} by {one_line(step['by'])}{override}  {reason}")
+        reason = step.get("reason", "")
+        out.line(f"{step['at']}  {step['what']:12} by {step['by']}{override}  {reason}")
 
 
 @verb(app, "check")
@@ -265,10 +265,10 @@ def check(invocation: Invocation, name: Name, **members: Any) -> None:
             out.line(f"{criterion.criterion}  {criterion.outcome:13} {criterion.says}")
             for finding in result.findings:
                 if finding.criterion == criterion.criterion:
-                    out.line(f"     {finding.code}: {one_line(finding.reason)}")
+                    out.line(f"     {finding.code}: {finding.reason}")
         for finding in result.findings:
             if finding.criterion == 0:
-                out.line(f"-  {finding.verdict:13} {finding.code}: {one_line(finding.reason)}")
+                out.line(f"-  {finding.verdict:13} {finding.code}: {finding.reason}")
     if any(criterion.outcome == "fail" for criterion in result.criteria):
         _end_json(invocation, EXIT_REFUSED)
         raise Refused("not_registrable", f"{name} cannot be registered like this")
@@ -291,7 +291,7 @@ def verify(invocation: Invocation, name: Name, definition: Annotated[Path, typer
     else:
         invocation.out.line(f"{name}: {result.verdict}")
         for difference in (*result.differences, *result.notes):
-            invocation.out.line(f"  {one_line(difference)}")
+            invocation.out.line(f"  {difference}")
     if not result.is_verified:
         _end_json(invocation, EXIT_REFUSED)
         raise Refused("not_verified", f"the definition is {result.verdict}")
@@ -614,7 +614,7 @@ def _act(
     if invocation.out.as_json:
         invocation.out.raw_json(answer.raw)
     else:
-        reason = f": {one_line(done.reason)}" if done.reason else ""
+        reason = f": {done.reason}" if done.reason else ""
         invocation.out.line(f"{done.subject} is {done.state}{reason}")
     if done.approval is not None:
         _end_json(invocation, EXIT_WAITS)
@@ -622,7 +622,7 @@ def _act(
         raise Waits("waits", "an expert has to decide", hint=hint, details={"approval": done.approval})
     if done.state == "revision_requested":
         _end_json(invocation, EXIT_REFUSED)
-        raise Refused("revision_requested", f"{done.subject} was returned: {one_line(done.reason)}")
+        raise Refused("revision_requested", f"{done.subject} was returned: {done.reason}")
 
 
 Form = Literal["xml", "csv", "txt", "json"]
@@ -656,7 +656,7 @@ def publish(
 
         data = run_with_names(plan, invocation.data_folder, publish_stored)
     if out is None:
-        invocation.out.line(data.decode().removesuffix("\n"))
+        invocation.out.document(data.decode().removesuffix("\n"))
         return
     try:
         out.write_bytes(data)
@@ -738,4 +738,4 @@ def repin(
     pinned = invocation.call_or_print(api.REPIN, {"name": name, "remove": remove})
     state = "is no longer pinned" if remove else "is pinned"
     for tool in pinned.tools if pinned is not None else ():
-        invocation.out.line(f"{one_line(tool.tool)} {state} ({tool.digest[:19]})")
+        invocation.out.line(f"{tool.tool} {state} ({tool.digest[:19]})")

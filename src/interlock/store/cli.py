@@ -8,7 +8,7 @@ import typer
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.drawing import in_columns, poll
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable
-from interlock.cli.terminal.text import count, latency, local_time, one_line, repeats
+from interlock.cli.terminal.text import count, latency, local_time, repeats
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
@@ -118,9 +118,9 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         rows.append(
             [
                 Text(local_time(record.at, "%H:%M:%S"), style="dim"),
-                Text(one_line(record.who)),
-                Text(one_line(what), style="bold"),
-                Text(one_line(outcome), style="green" if good else "red"),
+                Text(record.who),
+                Text(what, style="bold"),
+                Text(outcome, style="green" if good else "red"),
                 Text(latency(record.ms) if record.ms is not None else "", style="dim"),
             ]
         )
@@ -185,7 +185,7 @@ def export(
     """
     del form  # there is one so far
 
-    _stored_audit(invocation).export(after, lambda line: sys.stdout.write(line + "\n"))
+    _stored_audit(invocation).export(after, invocation.out.document)
 
 
 def _describe(record: "AuditRecord") -> tuple[str, str]:

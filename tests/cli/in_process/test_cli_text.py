@@ -16,7 +16,7 @@ from interlock.cli.terminal.text import (
     latency,
     mcp_url,
     one_line,
-    printable,
+    safe_text,
     since,
 )
 from interlock.links.api import LogLine
@@ -40,7 +40,7 @@ NOW = datetime(2026, 11, 15, 12, 0, tzinfo=UTC)
     ],
 )
 def test_controls_become_visible_and_text_stays(text: str, shown: str) -> None:
-    assert printable(text) == shown
+    assert safe_text(text) == shown
 
 
 def test_a_line_is_one_line() -> None:

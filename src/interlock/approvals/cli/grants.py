@@ -17,7 +17,7 @@ from interlock.approvals.grant_terms import pointer_of
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import BadUsage
-from interlock.cli.terminal.text import count, local_time, one_line
+from interlock.cli.terminal.text import count, local_time
 
 EACH = "[]"  # behind the name of an argument: each item of a list
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|min|h|d)")
@@ -195,14 +195,14 @@ def show(invocation: Invocation, id: Reference) -> None:
     if (grant := invocation.call_or_print(grants_api.GET_GRANT, id=id)) is None:
         return
     out = invocation.out
-    out.line("\n".join((*grant_lines(grant.words), "")))
+    out.lines("\n".join((*grant_lines(grant.words), "")))
     out.line(f"id      {grant.terms.id}")
-    out.line(f"state   {grant.state}" + (f": it {one_line(grant.over)}" if grant.over else ""))
+    out.line(f"state   {grant.state}" + (f": it {grant.over}" if grant.over else ""))
     out.line(f"used    {_uses(grant)}" + (f", last {local_time(grant.used_at)}" if grant.used_at else ""))
-    anchor, bringer = one_line(grant.anchor), one_line(grant.signed_by)
+    anchor, bringer = grant.anchor, grant.signed_by
     out.line(f"signed  by {anchor} at {local_time(grant.signed_at)}, brought by {bringer}")
     if grant.terms.reason:
-        out.line(f"reason  {one_line(grant.terms.reason)}")
+        out.line(f"reason  {grant.terms.reason}")
     for approval in grant.approvals:
         out.advice(f"call    interlock approvals show {approval[:8]}")
 
@@ -254,8 +254,8 @@ def revoke(invocation: Invocation, id: Reference) -> None:
         interlock grants revoke 7e57ab1e --json
     """
     if (grant := invocation.call_or_print(grants_api.REVOKE_GRANT, id=id)) is not None:
-        passed = f"it let {count(grant.used, 'call')} of {one_line(grant.terms.tool)} pass"
-        invocation.out.line(f"{grant.terms.id[:8]} {one_line(grant.over or '')}; {passed}")
+        passed = f"it let {count(grant.used, 'call')} of {grant.terms.tool} pass"
+        invocation.out.line(f"{grant.terms.id[:8]} {grant.over or ''}; {passed}")
 
 
 def _uses(grant: grants_api.Grant) -> str:

@@ -25,7 +25,8 @@ from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import approval_ids
 from interlock.cli.terminal.drawing import in_columns, labelled_lines, poll, redraw
 from interlock.cli.terminal.errors import BadUsage, Unreachable, Waits
-from interlock.cli.terminal.text import duration, local_time, one_line
+from interlock.cli.terminal.output import confirm, prompt
+from interlock.cli.terminal.text import duration, local_time
 from interlock.wire.jsontext.display import Shown, plain
 from interlock.wire.refusal import Refused
 
@@ -323,8 +324,8 @@ def _print_changes(invocation: Invocation, answers: "Iterator[Answer | Unreachab
             if out.as_json:
                 out.json_line(values[approval.id])
             else:
-                who, left = one_line(approval.requested_by), time_left(approval)
-                out.line(f"{approval.id}  {approval.kind}  {one_line(approval.name)}  {who}  {left}")
+                who, left = approval.requested_by, time_left(approval)
+                out.line(f"{approval.id}  {approval.kind}  {approval.name}  {who}  {left}")
         seen = {approval.id: approval.status for approval in approvals}
         out.console.file.flush()
 
@@ -446,7 +447,7 @@ def _choose_answer(approval: api.Approval, answer: str | None) -> str | None:
         return approval.answers[0]
     if not can_ask():
         raise BadUsage("answer_needed", "say what the tool is", hint=f"--class {' or '.join(approval.answers)}")
-    typed = typer.prompt(f"What is {approval.name}? {', '.join(approval.answers)}", err=True)
+    typed = prompt(f"What is {approval.name}? {', '.join(approval.answers)}")
     chosen = typed.strip().lower().replace("-", "_")
     if chosen not in approval.answers:
         raise Waits("not_decided", "that is none of them; it still waits")
@@ -459,7 +460,7 @@ def _confirm(approval: api.Approval, answer: str | None) -> None:
         raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was approved", hint=hint)
     what = f"Approve it as {answer}?" if answer in CLASSES else "Approve it?"
     again = "Parts of it are folded. Approve also what you have not seen?"
-    if not typer.confirm(what, err=True) or (is_folded(approval) and not typer.confirm(again, err=True)):
+    if not confirm(what) or (is_folded(approval) and not confirm(again)):
         hint = f"interlock deny {approval.id[:8]} says no"
         raise Waits("not_decided", "nothing was decided; it still waits", hint=hint)
 
@@ -478,21 +479,21 @@ def _proof(
 
 def _outcome_text(approval: api.Approval) -> str:
     if approval.kind == "definition" and approval.status == "failed":
-        return f"approved, and it could not be done: {one_line(approval.outcome or '')}"
+        return f"approved, and it could not be done: {approval.outcome or ''}"
     if approval.kind == "enrolment":
-        return f"done: {one_line(approval.name)} may approve from now on"
+        return f"done: {approval.name} may approve from now on"
     if approval.kind == "configuration":
         return "done: the change of the configuration is signed"
     if approval.kind == "definition":
-        return f"done: {one_line(approval.name)} is {'trusted' if approval.source == 'drivers' else 'remembered'}"
+        return f"done: {approval.name} is {'trusted' if approval.source == 'drivers' else 'remembered'}"
     if approval.kind == "request":
-        name = one_line(approval.name)
-        return f"{one_line(approval.outcome or approval.status)}: interlock names show {name} has it as it is now"
+        name = approval.name
+        return f"{approval.outcome or approval.status}: interlock names show {name} has it as it is now"
     if approval.kind == "proposal":
-        return f"approved: it was sent to {one_line(approval.target or '')} in the room {one_line(approval.room or '')}"
+        return f"approved: it was sent to {approval.target or ''} in the room {approval.room or ''}"
     if approval.source == "aql":
-        return f"approved: {one_line(approval.agent or approval.name)} may go on"
-    return f"approved: {one_line(approval.requested_by)} can now repeat this call once ({time_left(approval)} left)"
+        return f"approved: {approval.agent or approval.name} may go on"
+    return f"approved: {approval.requested_by} can now repeat this call once ({time_left(approval)} left)"
 
 
 deny_app = verb_app("Say no to what waits.")
@@ -518,5 +519,5 @@ def deny(
     body = api.DecideApproval(decision="return" if return_ else "deny", reason=reason)
     if (approval := invocation.call_or_print(api.DECIDE_APPROVAL, id=id, body=body)) is not None:
         done_word = "returned" if return_ else "denied"
-        name, requester = one_line(approval.name), one_line(approval.requested_by)
+        name, requester = approval.name, approval.requested_by
         invocation.out.line(f"{done_word}: {name}, asked by {requester}")

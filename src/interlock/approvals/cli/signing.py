@@ -9,7 +9,6 @@ import time
 from collections.abc import Sequence
 
 import msgspec
-import typer
 from msgspec import Raw
 from msgspec.structs import astuple, replace
 
@@ -21,6 +20,7 @@ from interlock.approvals.protocol import digests
 from interlock.approvals.protocol.approval import Kind
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import BadUsage, Waits
+from interlock.cli.terminal.output import confirm
 from interlock.cli.terminal.text import as_typed, count, one_line
 from interlock.gate.protocol.held_call import call_digest
 from interlock.gate.protocol.proofs import TYP, ProofQuestion, claims_of
@@ -129,14 +129,14 @@ def sign_drafted(
 ) -> None:
     out = invocation.out
     if not out.as_json:
-        out.line("\n".join(grant_lines(draft.words)))
+        out.lines("\n".join(grant_lines(draft.words)))
     if draft.is_held_below:
         out.remark("note: a node below holds these calls too, and still asks; this grant is for this node alone")
     if not yes:
         if not can_ask():
             hint = "run it on a terminal, or with --yes after you have read it"
             raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was signed", hint=hint)
-        if not typer.confirm("Sign this standing grant?", err=True):
+        if not confirm("Sign this standing grant?"):
             raise Waits("not_decided", "nothing was signed")
     grant, digest = draft.terms, grant_digest(draft.terms)
     if digest != draft.digest:
@@ -151,7 +151,7 @@ def sign_drafted(
     out.line(f"signed: {signed.terms.id[:8]}; {ending} ends it at any time")
     if signed.approvals:
         waiting = count(len(signed.approvals), "waiting call")
-        out.line(f"approved with it: {waiting}, which {one_line(signed.terms.who)} makes again")
+        out.line(f"approved with it: {waiting}, which {signed.terms.who} makes again")
 
 
 def grant_lines(words: tuple[str, ...]) -> list[str]:

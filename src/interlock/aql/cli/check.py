@@ -24,7 +24,7 @@ from interlock.aql.protocol.families import AqlEndpoints, Mode
 from interlock.aql.protocol.model import SPEC_VERSION
 from interlock.cli.command import Invocation, load_configuration
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
-from interlock.cli.terminal.text import count, one_line
+from interlock.cli.terminal.text import count
 from interlock.config.plan import GatePlan, Plan, ServerPlan, Spawn
 from interlock.node.node import Node
 from interlock.wire.refusal import Refused
@@ -51,7 +51,7 @@ def check_aql(invocation: Invocation, evidence: str | None) -> None:
     else:
         for section in report.sections:
             for test in section.tests:
-                detail = f": {one_line(test.message)}" if test.message else ""
+                detail = f": {test.message}" if test.message else ""
                 out.line(f"{WORDS[test.result]}  level {section.level}, {section.name} ({test.name}){detail}")
         counts = report.counts()
         out.line(f"{report.claim()}: {counts['passed']} passed, {counts['failed']} failed, {counts['skipped']} skipped")

@@ -10,7 +10,8 @@ from interlock.approvals.cli.keys import FromDescriptor, can_ask
 from interlock.cli.command import Invocation
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import BadUsage, Waits
-from interlock.cli.terminal.text import count, first_sentence, one_line
+from interlock.cli.terminal.output import confirm, prompt
+from interlock.cli.terminal.text import count, first_sentence
 
 if TYPE_CHECKING:
     from interlock.approvals.api import ClassProposal
@@ -48,7 +49,7 @@ def ask_classes(
     answers: dict[str, ToolClass] = {}
     while True:
         show(answers)
-        answer = typer.prompt(f"{question} yes, no, or TOOL=CLASS to change one", default="yes", err=True).strip()
+        answer = prompt(f"{question} yes, no, or TOOL=CLASS to change one", default="yes").strip()
         if answer.lower() in ("y", "yes"):
             return answers
         if answer.lower() in ("n", "no", "q"):
@@ -60,7 +61,7 @@ def ask_classes(
             continue
         for written, tool_class in changed.items():
             if (name := find_tool_name(written, tools)) is None:
-                remark(f"there is no tool {one_line(written)} whose class could be changed")
+                remark(f"there is no tool {written} whose class could be changed")
             elif may_be(tools[name], tool_class):
                 answers[name] = tool_class
 
@@ -77,7 +78,7 @@ def may_be(name: str, tool_class: "ToolClass") -> bool:
     from interlock.drivers.protocol.binding.effects import find_contradiction
 
     doubt = find_contradiction(name, tool_class)
-    return doubt is None or typer.confirm(f"{one_line(name)}: {doubt}. Is it read_only all the same?", err=True)
+    return doubt is None or confirm(f"{name}: {doubt}. Is it read_only all the same?")
 
 
 WHY = {
@@ -91,7 +92,7 @@ WHY = {
 
 
 def reason(by: str, question: str | None) -> str:
-    return WHY.get(by, by) if question is None else f"? {one_line(question)}"
+    return WHY.get(by, by) if question is None else f"? {question}"
 
 
 SKIP = "skip"
@@ -246,7 +247,7 @@ def _sign(
         return
     out.line(f"{count(len(done.classified), 'tool')} classified, remembered for their definitions")
     for entry in done.left_out:
-        out.line(f"left out: {one_line(entry.tool)}: {one_line(entry.why)}")
+        out.line(f"left out: {entry.tool}: {entry.why}")
 
 
 def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
@@ -272,17 +273,17 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     approval = node.call(GET_APPROVAL, id=raised.as_(Approval).id).as_(Approval)
     draw_preview(invocation, approval)
     possible = (*approval.answers, SKIP)
-    question, word = f"What is {one_line(approval.tool)}? {', '.join(possible)}", ""
+    question, word = f"What is {approval.tool}? {', '.join(possible)}", ""
     while word not in possible:
-        word = str(typer.prompt(question, default=SKIP, err=True)).strip().lower().replace("-", "_")
+        word = prompt(question, default=SKIP).strip().lower().replace("-", "_")
     question = "Parts of it are folded. Say so all the same?"
-    if word != SKIP and is_folded(approval) and not typer.confirm(question, err=True):
+    if word != SKIP and is_folded(approval) and not confirm(question):
         word = SKIP
     if word == SKIP:
-        out.advice(f"{one_line(approval.tool)} waits: interlock approvals")
+        out.advice(f"{approval.tool} waits: interlock approvals")
         return
     proof = prove(approval, choice=word, key=key, passphrase_fd=passphrase_fd)
     tool_class = next((known_class for known_class in CLASSES if known_class == word), None)
     body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
     node.call(DECIDE_APPROVAL, id=approval.id, body=body)
-    out.line(f"{one_line(approval.tool)}: {word}, remembered")
+    out.line(f"{approval.tool}: {word}, remembered")

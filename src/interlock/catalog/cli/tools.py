@@ -6,7 +6,6 @@ import os
 import sys
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
-from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -20,7 +19,7 @@ from interlock.cli.completion import tool_names
 from interlock.cli.terminal.drawing import LABEL_WIDTH, Details, in_columns, labelled_lines
 from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, EXIT_WAITS, BadUsage
 from interlock.cli.terminal.output import shortened_line
-from interlock.cli.terminal.text import first_sentence, local_time, one_line, printable
+from interlock.cli.terminal.text import first_sentence, local_time, one_line, safe_text
 from interlock.gate.protocol.held_call import CONFIRMATION, REQUIRED
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refused, find_code
 
@@ -184,9 +183,9 @@ def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":
         lines += [Text(), Text("  arguments (* required)", style="dim")]
         rows = [
             [
-                Text(f"    {one_line(argument.name)}{'*' if argument.required else ''}"),
-                Text(one_line(argument.kind), style="cyan"),
-                Text(one_line(argument.description)),
+                Text(f"    {argument.name}{'*' if argument.required else ''}"),
+                Text(argument.kind, style="cyan"),
+                Text(argument.description),
             ]
             for argument in arguments
         ]
@@ -197,9 +196,9 @@ def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":
         rows = [
             [
                 Text(f"    {check.number}"),
-                Text(one_line(check.name)),
-                Text(one_line(check.verdict), style=styles.get(check.verdict, "")),
-                Text(one_line(check.reason)),
+                Text(check.name),
+                Text(check.verdict, style=styles.get(check.verdict, "")),
+                Text(check.reason),
             ]
             for check in tool.checks
         ]
@@ -407,20 +406,16 @@ class _Progress(contextlib.AbstractContextManager["_Progress"]):
 
     def __exit__(self, *_: object) -> None:
         if self._shown and self._redraws:
-            self._write("\r\x1b[K")
+            self._out.progress()
 
     def show(self, progress: float, total: float | None, message: str | None) -> None:
         amount = f"{progress:g} of {total:g}" if total else f"{progress:g}"
         line = f"{amount}: {message}" if message else amount
         self._shown = True
         if self._redraws:
-            self._write(f"\r\x1b[K{shortened_line(line, get_terminal_size().columns - 1)}")
+            self._out.progress(line)
         else:
             self._out.remark(f"progress: {shortened_line(line, 200)}")
-
-    def _write(self, text: str) -> None:
-        sys.stderr.write(text)
-        sys.stderr.flush()
 
 
 def _show(invocation: Invocation, raw: bytes) -> int:
@@ -436,9 +431,9 @@ def _show(invocation: Invocation, raw: bytes) -> int:
     if result.result_type == "input_required":
         raise Refused("input_required", "the tool asks its caller for input, which this command cannot give")
     for block in result_blocks(result):
-        out.line(block)
+        out.lines(block)
     if result.held_id is not None:
-        out.remark(f"it waits: interlock approvals show {one_line(result.held_id[:8])}")
+        out.remark(f"it waits: interlock approvals show {result.held_id[:8]}")
     if result.is_error and not result.is_gated:
         out.remark("the tool reports an error")
     return _code(result)
@@ -480,24 +475,24 @@ class ShownResult(
 
 
 def result_blocks(result: ShownResult) -> list[str]:
-    """Return the printable blocks of a result.
+    """Return the safe_text blocks of a result.
 
     For a result of the gate, only the text is returned, because the structured content repeats it.
     """
     blocks = [_block(block) for block in result.content]
     if bytes(result.structured) and not result.is_gated and not _repeats(result.content, result.structured):
-        blocks.append(printable(msgspec.json.format(bytes(result.structured), indent=2).decode()))
+        blocks.append(safe_text(msgspec.json.format(bytes(result.structured), indent=2).decode()))
     return blocks or ["(empty result)"]
 
 
 def _block(block: Any) -> str:
     match block:
         case {"type": "text", "text": str(text)}:
-            return _as_json(text) or printable(text)
+            return _as_json(text) or safe_text(text)
         case {"type": "image" | "audio" as kind, "data": str(data)}:
             return f"({kind} {one_line(str(block.get('mimeType', '')))}, {_decoded_size(data)} bytes; --json has it)"
         case {"type": "resource", "resource": {"uri": str(uri), "text": str(text)}}:
-            return f"(resource {one_line(uri)})\n{printable(text)}"
+            return f"(resource {one_line(uri)})\n{safe_text(text)}"
         case {"type": "resource", "resource": {"uri": str(uri), "blob": str(blob)}}:
             return f"(resource {one_line(uri)}, {_decoded_size(blob)} bytes; --json has it)"
         case {"type": "resource_link", "uri": str(uri)}:
@@ -512,7 +507,7 @@ def _as_json(text: str) -> str | None:
     if not text.lstrip().startswith(("{", "[")):
         return None
     try:
-        return printable(msgspec.json.format(text.encode(), indent=2).decode())
+        return safe_text(msgspec.json.format(text.encode(), indent=2).decode())
     except (msgspec.DecodeError, UnicodeError):
         return None
 

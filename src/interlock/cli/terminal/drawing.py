@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from interlock.cli.terminal.errors import Unreachable
-from interlock.cli.terminal.text import one_line
+from interlock.cli.terminal.text import one_line, safe_drawing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +29,8 @@ def in_columns(
     shrink: Mapping[int, int] | None = None,
     right: frozenset[int] = frozenset(),
 ) -> "list[Text]":
-    """Lay out rows as lines with aligned columns. Columns that are empty in every row are left out.
+    """Lay out rows as lines with aligned columns. Columns that are empty in every row are left out. All cells may be
+    untrusted.
 
     `shrink` maps the columns that may be shortened to fit `width` to their minimum widths, in the order in which to
     shorten them. `right` names the columns that are aligned to the right.
@@ -38,6 +39,7 @@ def in_columns(
 
     if not rows:
         return []
+    rows = [[safe_drawing(cell, keep="") for cell in row] for row in rows]
     widths = [max(row[column].cell_len for row in rows) for column in range(len(rows[0]))]
     for column, minimum in (shrink or {}).items():
         excess = total_width(widths) - width

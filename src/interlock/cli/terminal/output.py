@@ -1,5 +1,9 @@
 """Output of a command: results are written to stdout, remarks and errors to stderr.
 
+Much of what a command writes comes from servers, files and registries. Control characters in it are escaped here, where
+text reaches the terminal: in lines and questions (`safe_text`), in JSON (`safe_json`), in drawings (`safe_drawing`, and
+at last every segment that the console renders) and in the log. No command writes to the terminal by another way.
+
 With --json, stdout contains only JSON, including errors. Colours appear only on a terminal, and never if NO_COLOR is
 set. rich is imported only when something is drawn, so that --json and short answers stay fast.
 
@@ -12,24 +16,37 @@ import json
 import logging
 import os
 import re
+import shutil
 import sys
 import time
 import traceback
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal, TextIO
 
-from interlock.cli.terminal.text import as_typed, drawn_as_typed, one_line, printable
+from interlock.cli.terminal.text import (
+    as_typed,
+    drawn_as_typed,
+    one_line,
+    safe_drawing,
+    safe_json,
+    safe_line,
+    safe_text,
+)
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, ConsoleOptions, RenderableType
+    from rich.segment import Segment
     from rich.text import Text
+
+    Segments = Iterable[Segment]
 
 WIDTH_WITHOUT_TERMINAL = 4000  # wide enough that nothing a filter looks for is cut
 
 _RED = "\x1b[1;31m"
 _DIM = "\x1b[2m"
 _PLAIN = "\x1b[0m"
+_CLEAR_LINE = "\r\x1b[K"
 
 
 class Output:
@@ -52,6 +69,11 @@ class Output:
                 def on_broken_pipe(self) -> None:
                     raise BrokenPipeError  # the command's frame ends it, as for every other write
 
+                def render(self, renderable: "RenderableType", options: "ConsoleOptions | None" = None) -> "Segments":
+                    for segment in super().render(renderable, options):
+                        text, style, control = segment
+                        yield segment if control else segment._replace(text=safe_text(text), style=style)
+
             wide = None if sys.stdout.isatty() or os.environ.get("COLUMNS") else WIDTH_WITHOUT_TERMINAL
             self._console = _PipeConsole(file=sys.stdout, markup=False, highlight=False, emoji=False, width=wide)
         return self._console
@@ -61,8 +83,9 @@ class Output:
         wrapped.
         """
         for line in lines:
-            shown = drawn_as_typed(line)
-            fits = shown is line  # else a command in it became longer, and must not be cut
+            safe = safe_drawing(line, keep="")
+            shown = drawn_as_typed(safe)
+            fits = shown is safe  # else a command in it became longer, and must not be cut
             self.console.print(shown, no_wrap=True, overflow="ellipsis" if fits else "ignore", crop=fits)
 
     def draw_table(
@@ -89,17 +112,34 @@ class Output:
 
     def line(self, text: str = "") -> None:
         """Write one line that is never wrapped, so that it can be copied completely."""
-        _write(sys.stdout, text)
+        _write(sys.stdout, safe_line(text))
+
+    def lines(self, text: str) -> None:
+        """Write a text of several lines. None of them is wrapped."""
+        _write(sys.stdout, safe_text(text))
+
+    def document(self, text: str) -> None:
+        """Write a document that another program may read: as it is, unless stdout is a terminal."""
+        _write(sys.stdout, safe_text(text) if sys.stdout.isatty() else text)
 
     def advice(self, text: str) -> None:
         """Write one line that names a command, so that the user can type the command."""
         self.line(as_typed(text))
 
     def remark(self, text: str) -> None:
-        _write(sys.stderr, as_typed(text))
+        _write(sys.stderr, as_typed(safe_line(text)))
+
+    def progress(self, text: str = "") -> None:
+        """Write a line to stderr in place of the one before, without a line feed. Without text, clear the line."""
+        sys.stderr.write(f"{_CLEAR_LINE}{shortened_line(text, shutil.get_terminal_size().columns - 1)}")
+        sys.stderr.flush()
 
     def json(self, value: Any) -> None:
-        _write(sys.stdout, json.dumps(value, ensure_ascii=False, indent=2))
+        self.json_text(json.dumps(value, ensure_ascii=False, indent=2))
+
+    def json_text(self, encoded: str) -> None:
+        """Write encoded JSON as it is."""
+        _write(sys.stdout, safe_json(encoded))
 
     def raw_json(self, encoded: bytes) -> None:
         """Write encoded JSON with indentation. Numbers keep their digits, and objects keep the
@@ -107,10 +147,10 @@ class Output:
         """
         import msgspec
 
-        _write(sys.stdout, msgspec.json.format(encoded, indent=2).decode())
+        self.json_text(msgspec.json.format(encoded, indent=2).decode())
 
     def json_line(self, value: Any) -> None:
-        _write(sys.stdout, json.dumps(value, ensure_ascii=False, separators=(",", ":")))
+        self.json_text(json.dumps(value, ensure_ascii=False, separators=(",", ":")))
         sys.stdout.flush()
 
     def failure(self, failed: Refused, *, in_stream: bool = False) -> None:
@@ -124,13 +164,30 @@ class Output:
             return
         is_coloured = sys.stderr.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
         red, dim, plain = (_RED, _DIM, _PLAIN) if is_coloured else ("", "", "")
-        _write(sys.stderr, f"{red}error:{plain} {as_typed(printable(failed.message))}")
+        _write(sys.stderr, f"{red}error:{plain} {as_typed(safe_line(failed.message))}")
         if failed.hint:
-            _write(sys.stderr, f"{dim} hint:{plain} {as_typed(printable(failed.hint))}")
+            _write(sys.stderr, f"{dim} hint:{plain} {as_typed(safe_text(failed.hint))}")
 
 
-def _write(stream: TextIO, text: str) -> None:
-    stream.write(text + "\n")
+def _write(stream: TextIO, safe: str) -> None:
+    stream.write(safe + "\n")
+
+
+def confirm(question: str, *, default: bool = False) -> bool:
+    """Ask a person a question on the terminal that is answered with yes or no."""
+    import typer
+
+    return typer.confirm(safe_text(question), default=default, err=True)
+
+
+def prompt(question: str, *, default: str | None = None, is_hidden: bool = False) -> str:
+    """Ask a person for a text on the terminal. `default` is shown and is the answer to an empty line. With `is_hidden`,
+    what is typed is not shown.
+    """
+    import typer
+
+    shown = f"{question} [{default}]" if default else question
+    return str(typer.prompt(safe_text(shown), default=default, show_default=False, hide_input=is_hidden, err=True))
 
 
 def shortened_line(text: str, width: int) -> str:
@@ -185,9 +242,11 @@ class LogHandler(logging.Handler):
             fields: dict[str, Any] = {"at": at, "level": record.levelname.lower(), "logger": record.name}
             fields["message"] = message
             fields |= ({"repeated": repeated} if repeated else {}) | ({"trace": trace} if trace else {})
-            return json.dumps(fields, ensure_ascii=False)
+            return safe_json(json.dumps(fields, ensure_ascii=False))
         again = f" ({repeated} more times before)" if repeated else ""
-        return f"{at} {record.levelname:<7} {record.name}: {as_typed(message)}{again}" + (f"\n{trace}" if trace else "")
+        return f"{at} {record.levelname:<7} {record.name}: {as_typed(safe_line(message))}{again}" + (
+            f"\n{safe_text(trace)}" if trace else ""
+        )
 
 
 def begin_logging(form: LogFormat) -> None:

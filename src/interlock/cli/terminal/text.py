@@ -4,6 +4,7 @@ can type them.
 A command in a message can be copied and run, because it contains the name under which this program was started.
 """
 
+import json
 import os
 import re
 import shlex
@@ -27,15 +28,42 @@ _SENTENCE_END = re.compile(r"(?<![ .(]\w)[.!?](?= +[^a-z])")
 _DIRECTION_MARKS = frozenset("\u061c\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 
 
-def printable(untrusted: str, *, keep: str = "\n\t") -> str:
+def safe_text(untrusted: str, *, keep: str = "\n\t") -> str:
     """Escape control characters in untrusted text, which could move the cursor, change colours or reverse a line.
     Characters in `keep` stay.
+
+    `Output` does this to all that a command writes, so a command need not. Done twice, it changes nothing.
     """
-    if untrusted.isprintable() and _DIRECTION_MARKS.isdisjoint(untrusted):
+    unsafe = _find_unsafe(untrusted, keep)
+    return untrusted.translate({ord(c): _escape_sequence(c) for c in unsafe}) if unsafe else untrusted
+
+
+def safe_line(untrusted: str) -> str:
+    """Return untrusted text as one line without control characters. Line breaks become spaces."""
+    return safe_text(" ".join(untrusted.splitlines()), keep="\t")
+
+
+def safe_json(encoded: str) -> str:
+    """Escape control characters in encoded JSON as JSON does, so that its value is the same."""
+    unsafe = _find_unsafe(encoded, "\n")
+    return encoded.translate({ord(c): json.dumps(c)[1:-1] for c in unsafe}) if unsafe else encoded
+
+
+def safe_drawing(untrusted: "Text", *, keep: str = "\n\t") -> "Text":
+    """Return a styled text with control characters escaped, as `safe_text` does. A line break that is not kept becomes
+    a space.
+    """
+    unsafe = _find_unsafe(untrusted.plain, keep)
+    if not unsafe:
         return untrusted
-    return "".join(
-        c if c in keep or (c.isprintable() and c not in _DIRECTION_MARKS) else _escape_sequence(c) for c in untrusted
-    )
+    pattern = re.compile(f"[{re.escape(''.join(unsafe))}]")
+    return _replaced(untrusted, pattern, lambda c: " " if c == "\n" else _escape_sequence(c))
+
+
+def _find_unsafe(text: str, keep: str) -> set[str]:
+    if text.isprintable() and _DIRECTION_MARKS.isdisjoint(text):
+        return set()
+    return {c for c in set(text) if c not in keep and (c in _DIRECTION_MARKS or not c.isprintable())}
 
 
 def _escape_sequence(character: str) -> str:
@@ -44,7 +72,8 @@ def _escape_sequence(character: str) -> str:
 
 
 def one_line(untrusted: str) -> str:
-    return printable(" ".join(untrusted.split()), keep="")
+    """Return untrusted text as one line, in which one space stands for any whitespace."""
+    return safe_text(" ".join(untrusted.split()), keep="")
 
 
 def first_sentence(untrusted: str) -> str:
@@ -153,13 +182,18 @@ def as_typed(text: str) -> str:
 def drawn_as_typed(text: "Text") -> "Text":
     """Rewrite the commands in a styled text so that the user can type them, as `as_typed` does."""
     name = program()
-    if name == NAME or _COMMAND.search(text.plain) is None:
+    return text if name == NAME else _replaced(text, _COMMAND, lambda _: f"{name} ")
+
+
+def _replaced(text: "Text", pattern: re.Pattern[str], replace: Callable[[str], str]) -> "Text":
+    """Replace each match of a pattern in a styled text. Return the same text if there is none."""
+    if pattern.search(text.plain) is None:
         return text
     from rich.text import Text
 
     pieces, start = Text(style=text.style, end=text.end), 0
-    for match in _COMMAND.finditer(text.plain):
-        pieces.append_text(text[start : match.start()]).append(f"{name} ")
+    for match in pattern.finditer(text.plain):
+        pieces.append_text(text[start : match.start()]).append(replace(match[0]))
         start = match.end()
     return pieces.append_text(text[start:])
 

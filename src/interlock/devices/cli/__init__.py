@@ -19,7 +19,7 @@ from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
 from interlock.cli.terminal.drawing import poll
 from interlock.cli.terminal.errors import BadUsage, Unreachable
-from interlock.cli.terminal.text import local_time, one_line
+from interlock.cli.terminal.text import local_time
 from interlock.core.clock import rfc3339
 from interlock.devices.protocol.description import SIMULATED, DeviceDescription, Event, LinkDescription
 from interlock.devices.protocol.message_text import MessageTexts
@@ -277,7 +277,7 @@ def _show(invocation: Invocation, frame: Frame) -> None:
     else:
         dropped = f"  dropped: {frame.discarded}" if frame.discarded else ""
         at = local_time(frame.at, "%H:%M:%S")
-        invocation.out.line(f"{at} {'>' if frame.is_sent else '<'} {one_line(frame.text)}{dropped}")
+        invocation.out.line(f"{at} {'>' if frame.is_sent else '<'} {frame.text}{dropped}")
     sys.stdout.flush()
 
 

@@ -22,7 +22,6 @@ import typer
 
 from interlock.cli.command import Invocation
 from interlock.cli.terminal.errors import EXIT_REFUSED
-from interlock.cli.terminal.text import one_line
 from interlock.devices.protocol import frame_codec, messages
 from interlock.devices.protocol.cbor_codec import encoded
 from interlock.devices.protocol.description import PARITIES, TOOL_ID_MAX, DeviceDescription, Event, ToolDescription
@@ -436,7 +435,7 @@ def check_stub(
         for item in check.run():
             items.append(item)
             if not out.as_json:
-                remark = f": {one_line(item.message)}" if item.message else ""
+                remark = f": {item.message}" if item.message else ""
                 out.line(f"{WORDS[item.result]}  MCP-AX {item.clause}  {item.name}{remark}")
     except OSError as error:
         raise Refused("cannot_reach_device", f"{description.link.port}: {error.strerror or error}") from error

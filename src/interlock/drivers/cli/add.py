@@ -17,7 +17,7 @@ from interlock.approvals.cli.keys import can_ask, require_terminal
 from interlock.catalog.cli.classify import CLASSES, ask_classes, classes_of, reason
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
-from interlock.cli.terminal.text import one_line
+from interlock.cli.terminal.output import confirm, prompt
 from interlock.drivers.protocol.server_name import server_name
 from interlock.wire.refusal import Refused
 
@@ -137,7 +137,7 @@ def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
         invocation.out.remark(text)
         return url
     require_terminal(f"run it on a terminal, with --yes, or name the server: interlock add {url}")
-    if not typer.confirm(f"{text}. Connect to it?", default=False, err=True):
+    if not confirm(f"{text}. Connect to it?"):
         raise Refused("not_confirmed", "nothing was connected to, and nothing was done")
     return url
 
@@ -185,7 +185,7 @@ def _with_environment(request: "TryServer") -> "TryServer":
     for name in dict.fromkeys(secret_name(each) for each in (*request.secrets, *inputs)):
         value = os.environ.get(name)
         if not value and can_ask():
-            value = typer.prompt(name, default="", hide_input=True, show_default=False, err=True)
+            value = prompt(name, default="", is_hidden=True)
         if value:
             values[name] = value
     return replace(request, environment=values)
@@ -270,7 +270,7 @@ def _ask_about_tools(
             return
         # stdout is JSON, so the proposals are printed on stderr.
         for each in decided:
-            out.remark(f"{one_line(each.tool_name)}: {each.tool_class}, {reason(each.by, each.question)}")
+            out.remark(f"{each.tool_name}: {each.tool_class}, {reason(each.by, each.question)}")
 
     names = {tool.tool_name: tool.tool_name for tool in tools if tool.is_new}
     return ask_classes("Write it?", names, show, out.remark, nothing_done="nothing was written"), True

@@ -11,7 +11,7 @@ from rich.text import Text
 from interlock.ax.protocol.names import normalise
 from interlock.catalog.cli.classify import reason
 from interlock.cli.terminal.drawing import Details
-from interlock.cli.terminal.text import count, local_time, one_line, printable
+from interlock.cli.terminal.text import count, local_time, one_line
 from interlock.drivers import api
 from interlock.drivers.protocol.authoring import SUGGESTED
 from interlock.drivers.protocol.server_name import exposed_segment, server_name
@@ -39,13 +39,13 @@ class _Labelled(Details):
         self._out.draw(*self)
         for line in difference:
             style = _DIFFERENCE.get(line[:1], "")
-            self._out.console.print(Text(printable(line, keep="\t"), style=style), soft_wrap=True)
+            self._out.console.print(Text(line, style=style), soft_wrap=True)
 
 
 def draw_update(out: "Output", newer: api.DriverUpdate) -> None:
     """Print how the newest release of a driver's server differs from the release in use."""
     if newer.candidate is None:
-        out.line(f"{one_line(server_name(newer.key))} is the newest: {one_line(newer.to or 'as installed')}")
+        out.line(f"{server_name(newer.key)} is the newest: {newer.to or 'as installed'}")
         return
     lines = _Labelled(out, (server_name(newer.key), "bold"))
     lines.add("changes", *newer.changes)
@@ -91,7 +91,7 @@ _OUTCOMES = {"passed": "green", "failed": "red", "held": "magenta", "skipped": "
 def draw_examples(out: "Output", run: api.DriverExamples) -> None:
     """Print the outcome of each contract example that was run through a driver."""
     if not run.examples:
-        out.remark(f"the contracts of {one_line(server_name(run.key))} have no examples")
+        out.remark(f"the contracts of {server_name(run.key)} have no examples")
         return
     for example in run.examples:
         outcome = (f"{example.outcome:<8}", _OUTCOMES.get(example.outcome, ""))
@@ -231,7 +231,7 @@ def show_added(out: "Output", added: api.AddedDriver, *, state: api.DriverSummar
         more = f" (and {len(several) - 1} more of this kind)" if len(several) > 1 else ""
         out.line(f"{severity}: {_problem_text(several[0])}{more}")
     for review in added.reviews:
-        out.line(f"review: {one_line(review)}")
+        out.line(f"review: {review}")
     segment = exposed_segment(added.id)
     for line in _sandbox_lines(added.sandbox):
         out.line(line)

@@ -10,6 +10,7 @@ from interlock.approvals.cli.keys import require_terminal
 from interlock.catalog.api import LIST_SKILLS
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable, Waits
+from interlock.cli.terminal.output import confirm
 from interlock.drivers import api
 from interlock.drivers.protocol.server_name import server_name
 from interlock.operator.operation import LOCAL
@@ -281,7 +282,7 @@ def get_driver(invocation: Invocation, name: str) -> "Answer":
 
 def _ask(question: str, otherwise: str) -> None:
     require_terminal(f"run it on a terminal, or with --yes after {otherwise}")
-    if not typer.confirm(question, err=True):
+    if not confirm(question):
         raise Waits("not_decided", "nothing was done")
 
 
@@ -390,7 +391,7 @@ def show_skill(
         if invocation.out.as_json:
             invocation.out.json({"name": name, "text": text})
         else:
-            invocation.out.line(text.rstrip("\n"))
+            invocation.out.document(text.rstrip("\n"))
         return
     answer = invocation.node.call(LIST_SKILLS)
     skills = {skill["name"]: skill for skill in answer.value["skills"]}

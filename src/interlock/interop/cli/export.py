@@ -175,7 +175,7 @@ def export_driver(
             value = {"text": frontmatter_text(result.data), "lost": list(result.lost), "changed": list(result.changed)}
             invocation.out.json(value)
             return
-        invocation.out.line(text)
+        invocation.out.document(text)
         for key in result.changed:
             invocation.out.remark(f"in other words: {key}")
         for key in result.lost:
@@ -232,7 +232,6 @@ def _data(invocation: Invocation) -> str | None:
 
 
 def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: dict[str, Any], *, write: bool) -> None:
-    from interlock.cli.terminal.text import one_line
     from interlock.interop.cli.import_ import own_addresses
     from interlock.interop.protocol.text_edits import CannotEdit, UnreadableFile, with_entry
     from interlock.interop.source_files import ClientMachine, client_file, look, put_entry, without_own
@@ -246,7 +245,7 @@ def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: 
             out.json({"client": client.name, "path": str(path), "entry": entry, "text": text, "written": False})
             return
         out.remark(f"for {path}:")
-        out.line(text.rstrip("\n"))
+        out.document(text.rstrip("\n"))
         return
     try:
         is_changed, backup_path = put_entry(path, client, name, entry)
@@ -268,7 +267,7 @@ def _deliver(invocation: Invocation, client: "ClientProgram", name: str, entry: 
         out.line(f"as it was: {backup}")
         out.remark("warning: the backup still holds whatever secrets were in the file; remove it when you are content")
     if beside:
-        out.line(f"still configured in {client.title} beside {name}: {', '.join(one_line(each) for each in beside)}")
+        out.line(f"still configured in {client.title} beside {name}: {', '.join(beside)}")
         out.remark(f"{client.title} goes on to start these itself, past this node: remove there what you have imported")
     if is_changed:
         out.remark(f"restart {client.title} to have it look again")

@@ -17,8 +17,8 @@ from interlock.catalog.cli.classify import ask_classes
 from interlock.cli.client.offline import run_stored
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
-from interlock.cli.terminal.output import Output
-from interlock.cli.terminal.text import count, one_line
+from interlock.cli.terminal.output import Output, confirm, prompt
+from interlock.cli.terminal.text import count
 from interlock.credentials.api import LIST_SECRETS, SET_SECRET, Secrets, SetSecret, StoredSecret
 from interlock.drivers.add import decide_classes, known_hosts
 from interlock.drivers.protocol.authoring import SUGGESTED
@@ -89,29 +89,29 @@ def show_report(
     would = "would be " if dry_run else ""
     for file in files:
         if file.state == "unreadable":
-            out.line(f"skipped {one_line(_short(file.path))}: {one_line(file.reason or '')}")
+            out.line(f"skipped {_short(file.path)}: {file.reason or ''}")
         for note in file.reading.notes:
-            out.line(f"note {one_line(_short(file.path))}: {note.text}")
+            out.line(f"note {_short(file.path)}: {note.text}")
     for each in report.drivers:
         name = exposed_segment(each.id)
         status = each.status if each.status == "unchanged" else f"{would}{each.status}"
-        title = "" if each.name == name else f"{one_line(each.name)}, "  # the name that the client uses
+        title = "" if each.name == name else f"{each.name}, "  # the name that the client uses
         out.line(f"{status} {name} ({title}{', '.join(dict.fromkeys(each.sources))})")
         lines = [*each.files, *(f"changed {pointer}" for pointer in each.changed)]
         lines += [f"conflict {pointer}: the source changed it too; yours stays" for pointer in each.conflicts]
         for secret in each.secrets:
             words = f"{would}{SECRETS[secret.state]}" if secret.state == "kept" else SECRETS[secret.state]
-            lines.append(f"secret {one_line(secret.place)}: {secret.slug}, {words}")
-        lines += [f"note {note.code}: {one_line(note.text)}" for note in each.notes]
+            lines.append(f"secret {secret.place}: {secret.slug}, {words}")
+        lines += [f"note {note.code}: {note.text}" for note in each.notes]
         for line in lines:
             out.line(f"  {line}")
     for skipped in report.skipped:
-        out.line(f"skipped {one_line(skipped.name)} ({skipped.title}): {one_line(skipped.note.text)}")
+        out.line(f"skipped {skipped.name} ({skipped.title}): {skipped.note.text}")
     left_in = dict.fromkeys(path for each in report.drivers for path in each.left_in)
     if left_in:
         out.line("secrets are copied, not moved: these files still hold the values, until you delete them there")
     for path in left_in:
-        out.line(f"  {one_line(_short(Path(path)))}")
+        out.line(f"  {_short(Path(path))}")
     drafts = [exposed_segment(each.id) for each in report.drivers if each.draft]
     if not report.drivers and not report.skipped:
         out.remark("no servers found; interlock import --list shows where was looked")
@@ -243,7 +243,7 @@ def import_(
     elif left and yes:
         invocation.out.remark("left to do:")
         for leftover in left:
-            invocation.out.remark(f"  {leftover.command}  ({one_line(leftover.why)})")
+            invocation.out.remark(f"  {leftover.command}  ({leftover.why})")
 
 
 def _unfinished(invocation: Invocation, report: ImportReport, connected: Collection[str]) -> Iterator[Leftover]:
@@ -290,8 +290,8 @@ def _connect(
     out = invocation.out
 
     def agreed(driver: DriverReport) -> bool:
-        out.remark(f"{exposed_segment(driver.id)}: {one_line(join(driver.command))}")  # AIP-import-8
-        return yes or typer.confirm("Start it to ask for its tools?", default=True, err=True)  # AIP-import-8
+        out.remark(f"{exposed_segment(driver.id)}: {join(driver.command)}")  # AIP-import-8
+        return yes or confirm("Start it to ask for its tools?", default=True)  # AIP-import-8
 
     def decide(proposed: Mapping[str, Proposals]) -> Mapping[str, Proposals]:
         # What its server does not say of a tool stays open where no person is asked.
@@ -314,7 +314,7 @@ def _connect(
             out.remark(f"{name}: {count(len(each.files), 'file')} written, {stands}")
         elif each.state == "failed":
             left.append(Leftover(f"interlock add {name}", each.reason or "its server could not be asked for its tools"))
-            out.remark(f"{name} stays a draft: {one_line(each.reason or '')}; interlock add {name} tries again")
+            out.remark(f"{name} stays a draft: {each.reason or ''}; interlock add {name} tries again")
     return done
 
 
@@ -421,7 +421,7 @@ def _ask_about_hosts(invocation: Invocation, batch: ImportBatch) -> ImportBatch:
             if hosts_needed:
                 invocation.out.remark(f"it is known to need {hosts_needed}; - allows none")
             text = "names with commas, * for any, nothing for none"
-            answer = typer.prompt(text, default=hosts_needed, err=True, show_default=bool(hosts_needed))
+            answer = prompt(text, default=hosts_needed)
             answer = "" if answer.strip() == "-" else answer
             hosts = [host.strip() for host in answer.split(",") if host.strip()]
             opened = with_hosts(each, hosts)

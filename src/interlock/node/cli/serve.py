@@ -19,7 +19,7 @@ import typer
 from interlock.cli.command import Invocation, load_configuration, read_configuration, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.output import begin_logging, log_warnings
-from interlock.cli.terminal.text import as_typed, command_line, count, duration, one_line
+from interlock.cli.terminal.text import command_line, count, duration
 from interlock.node.cli.init import FIRST_APPROVER
 from interlock.wire.refusal import Refused
 
@@ -88,7 +88,7 @@ def serve(
         anonymous = plan.auth.anonymous != "never"
         _announce(invocation, status, stdio=stdio, anonymous=anonymous, again=bool(announced))
         if setup_code is not None and not announced:
-            _show_setup_code(setup_code, status, stdio=stdio)
+            _show_setup_code(invocation, setup_code, status, stdio=stdio)
         announced.append(True)
 
     steps: dict[str, str] = {}  # the last step of each server
@@ -98,10 +98,10 @@ def serve(
             # Print a line for each new step of a server that is being installed or started.
             for link in status.links:
                 is_up = link.state in ("ready", "slow")
-                text = f"ready, {count(link.tools, 'tool')}" if is_up else one_line(link.reason or link.state)
+                text = f"ready, {count(link.tools, 'tool')}" if is_up else link.reason or link.state
                 if steps.get(link.segment) != text and (not is_up or link.segment in steps):
                     steps[link.segment] = text
-                    invocation.out.line(f"{duration(status.node.uptime_s):>6}  {one_line(link.segment)}: {text}")
+                    invocation.out.line(f"{duration(status.node.uptime_s):>6}  {link.segment}: {text}")
             sys.stdout.flush()
 
     try:
@@ -190,7 +190,7 @@ def _announce(invocation: Invocation, status: "Status", *, stdio: bool, anonymou
     sys.stdout.flush()
 
 
-def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
+def _show_setup_code(invocation: Invocation, code: str, status: "Status", *, stdio: bool) -> None:
     """Show the setup code for the first approver if the output is a terminal. In a file, other programs could read the
     code.
     """
@@ -204,12 +204,15 @@ def _show_setup_code(code: str, status: "Status", *, stdio: bool) -> None:
             FIRST_APPROVER,
         )
         return
-    print(f"\nNo one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}", file=sys.stdout)
+    out = invocation.out
+    out.line()
+    out.line(f"No one may approve yet. Setup code for the first approver: {code[:4]}-{code[4:]}")
     waiting = next((approver.approval_id for approver in status.approvers if approver.approval_id is not None), None)
     first = "" if waiting is not None else "interlock init makes your key, then "
     step = f"{first}interlock approve {waiting[:8] if waiting is not None else 'ID'} --code CODE enrols it"
-    print(f"The console asks for it; or {as_typed(step)}. Give it to no agent.", file=sys.stdout)
-    print(FIRST_APPROVER, file=sys.stdout, flush=True)
+    out.advice(f"The console asks for it; or {step}. Give it to no agent.")
+    out.line(FIRST_APPROVER)
+    sys.stdout.flush()
 
 
 def _draw(invocation: Invocation, status: "Status", *, anonymous: bool, again: bool) -> None:

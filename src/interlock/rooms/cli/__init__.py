@@ -8,7 +8,7 @@ import typer
 
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
-from interlock.cli.terminal.text import local_time, one_line
+from interlock.cli.terminal.text import local_time
 from interlock.rooms import api
 from interlock.wire.refusal import Refused
 
@@ -82,7 +82,7 @@ def show(invocation: Invocation, topic: Topic) -> None:
         return
     out, connections = invocation.out, shown.connections
     for gone in shown.removed:
-        out.line(f"removed: {one_line(gone.participantId)} (by {one_line(gone.by)}, {local_time(gone.at)})")
+        out.line(f"removed: {gone.participantId} (by {gone.by}, {local_time(gone.at)})")
     if not connections:
         out.remark("no participant is connected")
         return
@@ -261,10 +261,10 @@ def migrate(
     for participant in observed.participants:
         first, last = (local_time(at, "%m-%d %H:%M") for at in (participant.first, participant.last))
         out.line(
-            f"{one_line(participant.participant)} ({one_line(participant.principal)}): {participant.envelopes} of kind "
+            f"{participant.participant} ({participant.principal}): {participant.envelopes} of kind "
             f"{', '.join(participant.kinds)} would be refused, {first} to {last}"
         )
-        remedy = f"keeps working with: {one_line(participant.remedy)}"
+        remedy = f"keeps working with: {participant.remedy}"
         out.line("  is full by an admin's grant" if participant.is_full else f"  {remedy}")
     if apply and not all(participant.is_full for participant in observed.participants):
         out.remark("participants that an admin demoted or removed stay so")

@@ -18,7 +18,7 @@ from textual.containers import Horizontal, Vertical, VerticalScroll
 from textual.widgets import Footer, Input, OptionList, RichLog, Static
 from textual.widgets.option_list import Option
 
-from interlock.cli.terminal.text import duration, local_time, moment, one_line, printable
+from interlock.cli.terminal.text import duration, local_time, moment, one_line, safe_drawing
 from interlock.sdk.rooms import Heard, Listener, Participant, Proposal, RoomError, RoomInvalid
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
 from interlock.wire.jsontext.display import layout_lines
@@ -41,7 +41,7 @@ def find_line(heard: Heard, own: str) -> Text | None:
     line = Text.assemble(at, " ", body)
     if heard.is_old:
         line.stylize("dim")
-    return line
+    return safe_drawing(line)
 
 
 def _body(heard: Heard, own: str) -> Text | None:
@@ -49,7 +49,7 @@ def _body(heard: Heard, own: str) -> Text | None:
     payload = heard.payload
     match heard.kind:
         case "chat":
-            return Text.assemble(name(heard.sender), _recipients(heard), " ", printable(heard.text))
+            return Text.assemble(name(heard.sender), _recipients(heard), " ", heard.text)
         case "mcp/proposal":
             request = _request(payload)
             why = f" because {one_line(payload['reason'])}" if payload.get("reason") else ""
@@ -141,7 +141,7 @@ def _result(result: Any) -> Text:
     content = result.get("content") if isinstance(result, dict) else None
     if isinstance(content, list) and all(isinstance(block, dict) and "text" in block for block in content):
         failed = result.get("isError") is True
-        text = printable("\n".join(str(block["text"]) for block in content))
+        text = "\n".join(str(block["text"]) for block in content)
         return Text(_cut(text) or "done", style="red" if failed else "")
     return _short(result)
 
@@ -171,10 +171,10 @@ def proposal_details(proposal: Proposal, now: datetime) -> Text:
     if len(proposal.params) <= READABLE_BYTES_MAX:
         lines += [Text(line) for line in layout_lines(proposal.params)]
     if proposal.reason:
-        lines.append(Text.assemble(("because ", "dim"), printable(proposal.reason)))
+        lines.append(Text.assemble(("because ", "dim"), proposal.reason))
     if (ends := moment(proposal.expires_at)) is not None:
         lines.append(Text(f"{duration((ends - now).total_seconds())} left", style="dim"))
-    return Text("\n").join(lines)
+    return safe_drawing(Text("\n").join(lines))
 
 
 def find_reading_problem(proposal: Proposal) -> str | None:
@@ -271,7 +271,7 @@ class RoomApp(App[int]):
 
     def _write(self, line: Text) -> None:
         for messages in self.query(RichLog):  # there is none when the application ends
-            messages.write(line)
+            messages.write(safe_drawing(line))
 
     @property
     def _is_drawn(self) -> bool:
