@@ -182,6 +182,7 @@ def _origin(url: str) -> str:
 
 
 def _find_withheld(confirmed: Mapping[str, Any], _: object, plan: "Plan") -> tuple[SecretUse, ...]:
+    # AX-11.N-3: a use that no person confirmed is withheld
     return tuple(use for use in secret_uses(plan) if not use.is_confirmed(confirmed))
 
 
@@ -190,5 +191,4 @@ def _remember(withheld: tuple[SecretUse, ...], plan: "Plan") -> dict[str, str]:
     return {use.key: str(use) for use in secret_uses(plan) if use not in withheld}
 
 
-# AX-11.N-3: a use that no person confirmed is withheld
 SECRETS: Final = Order("secrets", _find_withheld, _remember)

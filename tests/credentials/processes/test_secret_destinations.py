@@ -147,6 +147,13 @@ def test_a_server_keeps_a_secret_from_before_and_loses_it_with_another_host(tmp_
             node.wait_link("crm", {"state": "ready"})
             wait_for(lambda: reveals(node) == [("crm", "crm")])
             written = node.config.read_text()
+            # Another server with the same secret waits, and the first one keeps it.
+            other = f"[servers.other]\nurl = '{elsewhere}'\nheaders.X-Key = '${{secrets.CRM}}'\n"
+            node.config.write_text(written + other)
+            wait_for(lambda: "no one has confirmed" in reason_of(node, "other"))
+            node.admin("/admin/links/crm/restart", "POST")
+            wait_for(lambda: reveals(node) == [("crm", "crm")] * 2)
+            node.wait_link("crm", {"state": "ready"})
             node.config.write_text(written.replace(url, elsewhere))
             wait_for_refusal(node, "crm", "no one has confirmed", elsewhere.removesuffix("/mcp"), "--for crm")
             assert node.link("crm")["state"] == "unauthorised"
