@@ -53,7 +53,7 @@ ARGUMENTS: dict[str, str] = {
     "secrets remove": "some-key",
     "secrets remove --kind": "other-key --kind secret",
     "secrets set": "some-key",
-    "secrets set --for": "some-key --for greenhouse",
+    "secrets set --for": "some-key --for api.example.com",
     "status": "greenhouse",
     "status --json": "greenhouse --json",
     "tools call --arg": "leaf.look --arg bench=1",

@@ -124,14 +124,18 @@ async def test_a_list_is_judged_again_when_its_own_ttl_is_over(tmp_path: Path) -
     async with frozen_node(tmp_path) as node:
         await register(node, entry(revision()))
         client = await node.client().greet()
-        leaf = node.leaf("shop", tools=[offered()], heartbeat_interval_ms=0, list_changed=False, ttl_ms=10_000)
+        timing = {"heartbeat_interval_ms": 0, "list_changed": False, "ttl_ms": 10_000}
+        # The authority is proved, so that a changed definition is listed at once and judged.
+        leaf = node.leaf("shop", tools=[offered()], authority="dns:shop.example", **timing)
         await leaf.joined()
         assert "shop.search" in await client.tools()
         leaf.tools = [offered(BAD)]
         await advance_time(9.0)
         assert "shop.search" in await client.tools()
         await advance_time(1.0)
-        assert "shop.search" not in await client.tools()
+        listed = client.begin("tools/list")
+        await node.until(listed.done)
+        assert "shop.search" not in [tool["name"] for tool in listed.result()["result"]["tools"]]
         assert (await client.call("shop.search", {"query": "x"}))["error"]["message"] == "surface_mismatch"
         assert leaf.asked("tools/call") == 0
 
