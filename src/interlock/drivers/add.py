@@ -46,7 +46,16 @@ from interlock.drivers.protocol.kinds import SERVERS, LocalServer
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.protocol.server_name import exposed_segment
-from interlock.drivers.trial import NOTHING, Say, TrialResult, TrialRunner, advice
+from interlock.drivers.provider.checks import MISSING
+from interlock.drivers.trial import (
+    ALL_RESOURCES,
+    CLIENT_CAPABILITIES,
+    NOTHING,
+    Say,
+    TrialResult,
+    TrialRunner,
+    advice,
+)
 from interlock.drivers.workspace import scan
 from interlock.drivers.workspace.declaration import Declared, Memory, configured_segments
 from interlock.drivers.workspace.folder import read_imported_folder
@@ -73,6 +82,7 @@ class NotAdded(Refused):
     """Error: an MCP server could not be added to the workspace. Nothing was written."""
 
     def __init__(self, code: str, message: str, hint: str | None = None, problems: Sequence[FileProblem] = ()) -> None:
+        self.problems = problems
         details: dict[str, Any] = {"problems": [str(problem) for problem in problems]} if problems else {}
         super().__init__(code, message, {**details, "hint": hint} if hint else details, hint=hint)
 
@@ -231,7 +241,7 @@ class ServerAdder:
             declared = await self._read_declaration(folder)
             without_contracts = msgspec.structs.replace(_usable_driver(declared), implements=())
             declared = msgspec.structs.replace(declared, driver=without_contracts, contracts={})
-            trial = await self._runner.run_once(declared, self.say)
+            trial = await self._runner.run_once(declared, self.say, asks_for_all=True)
             sandbox = describe_sandbox(self.plan, declared, trial) if trial.is_up else {}
         if not trial.is_up:
             packages = [each for entry in request.data.get("install", ()) for each in entry.get("with", ())]
@@ -271,26 +281,37 @@ class ServerAdder:
         """
         if not proposals:
             raise NotAdded("no_tools", "none of the server's tools is wanted", "there is nothing to make contracts of")
-        request, data = tried.request, dict(tried.request.data)
-        if tried.trial.transport and data["transport"] in ("http", "sse"):
-            data["transport"] = tried.trial.transport  # AIP-transport-9
-        composed = await asyncio.to_thread(  # it writes and reads as many files as the server has tools
-            authoring.compose,
-            data,
-            tried.trial.tools,
-            proposals,
-            contracts=tried.known_contracts,
-            body=f"# {data.get('name')}\n\n{data.get('description')}",
-            asks=request.hints.get("asks", False) or frozenset(request.hints.get("asks_tools", ())),
-        )
-        if not isinstance(composed, authoring.ComposedDriver):
-            raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
-        files = {**request.files, **composed.files}
-        target = self.plan.workspace / scan.DRIVERS / request.id
+        try:
+            return await self._register(tried, proposals)
+        except NotAdded as error:
+            if not (unlisted := _unlisted_tools(error, proposals)):
+                raise
+        # The trial listed them, because there the server was told that it may ask clients for everything.
+        try:
+            return await self._register(tried, proposals, CLIENT_CAPABILITIES, _reviews_of(unlisted, frozenset()))
+        except NotAdded as error:
+            if not (left_out := _unlisted_tools(error, proposals)):
+                raise
+        listed = tuple(each for each in proposals if each.tool_name not in left_out)
+        asking = unlisted - left_out
+        return await self._register(tried, listed, CLIENT_CAPABILITIES if asking else (), _reviews_of(asking, left_out))
+
+    async def _register(
+        self,
+        tried: TriedServer,
+        proposals: tuple[authoring.ToolProposal, ...],
+        capabilities: tuple[str, ...] = (),
+        reviews: tuple[str, ...] = (),
+    ) -> AddedDriver:
+        """Check that a node would register a driver with these contracts, and move its files into place.
+
+        `capabilities` are what its server may ask clients for, and `reviews` is what a person should know of that.
+        """
+        request = tried.request
+        # It writes and reads as many files as the server has tools.
+        composed = await asyncio.to_thread(_compose, tried, proposals, capabilities, reviews)
+        files, target = composed.files, self.plan.workspace / scan.DRIVERS / request.id
         written = _differing_files(target, files)
-        if written and (target / DRIVER_FILE).exists() and not request.replaces:
-            message = f"{target} exists with other content ({', '.join(written)})"
-            raise NotAdded("exists", message, "add --replace overwrites it, --as ID makes another")
         with _staging_folder(self.plan, request.id, files, over=target) as folder:
             declared = await self._read_declaration(folder)
             _usable_driver(declared)
@@ -301,6 +322,9 @@ class ServerAdder:
                 raise NotAdded(trial.code or "not_registered", message, NOTHING, trial.problems)
             problems = tuple(dict.fromkeys((*declared.problems, *trial.problems)))
             sandbox = describe_sandbox(self.plan, declared, trial)
+            if written and (target / DRIVER_FILE).exists() and not request.replaces:
+                message = f"{target} exists with other content ({', '.join(written)})"
+                raise NotAdded("exists", message, "add --replace overwrites it, --as ID makes another")
             if written or (target / scan.DRAFT_FILE).exists():
                 _move_into_place(folder, target)
 
@@ -565,6 +589,70 @@ def _move_to_home(home: Path, text: str) -> str:
 
 
 # Errors
+
+
+def _reviews_of(asking: frozenset[str], left_out: frozenset[str]) -> tuple[str, ...]:
+    """Return what a person should know of tools that the server lists only for some clients: those for which it may ask
+    clients questions, and those that it does not list for a driver at all.
+    """
+    reviews = []
+    if asking:
+        words, names = " and ".join(CLIENT_CAPABILITIES), ", ".join(sorted(asking))
+        reviews.append(f"It may ask clients ({words}), or it would not list {names}. So it serves one call at a time.")
+    if left_out:
+        reviews.append(
+            f"Left out: {', '.join(sorted(left_out))}. The server lists these only for clients with roots or tasks,"
+            " which it cannot have from all callers of a driver; [servers] offers them."
+        )
+    return tuple(reviews)
+
+
+def _unlisted_tools(error: NotAdded, proposals: Sequence[authoring.ToolProposal]) -> frozenset[str]:
+    """Return the proposed tools that the server did not list when it was registered, if nothing else was wrong."""
+    faults = [problem for problem in error.problems if problem.severity == "error"]
+    if any(problem.code != MISSING for problem in faults):
+        return frozenset()
+    # The field is /implements/NUMBER/metadata/mcp/tool_name, in the order of the proposals.
+    return frozenset(proposals[int(problem.field.split("/")[2])].tool_name for problem in faults)
+
+
+def _compose(
+    tried: TriedServer,
+    proposals: tuple[authoring.ToolProposal, ...],
+    capabilities: tuple[str, ...],
+    reviews: tuple[str, ...],
+) -> authoring.ComposedDriver:
+    """Return the files of a driver with these contracts. Its prompts and resources are offered as the server has them,
+    unless the request names tools. `capabilities` are what its server may ask clients for. `reviews` become part of the
+    text.
+
+    Raise NotAdded if no driver can be composed.
+    """
+    request, trial, data = tried.request, tried.trial, dict(tried.request.data)
+    # AIP-author-1: what is named is wrapped and nothing else, and otherwise all that the server has
+    if request.tools is None and trial.prompts:
+        data.setdefault("prompts", [{"name": name, "integrate_as": "raw"} for name in trial.prompts])
+    if request.tools is None and trial.has_resources:
+        data.setdefault("resources", [{"uri_template": ALL_RESOURCES, "integrate_as": "raw"}])
+    if capabilities:
+        metadata = data.get("metadata", {})
+        extensions = {**metadata.get("interlock", {}), "client_capabilities": list(capabilities)}
+        data["metadata"] = {**metadata, "interlock": extensions}
+    if trial.transport and data["transport"] in ("http", "sse"):
+        data["transport"] = trial.transport  # AIP-transport-9
+    composed = authoring.compose(
+        data,
+        trial.tools,
+        proposals,
+        contracts=tried.known_contracts,
+        body="\n\n".join((f"# {data.get('name')}", str(data.get("description")), *reviews)),
+        asks=request.hints.get("asks", False) or frozenset(request.hints.get("asks_tools", ())),
+    )
+    if not isinstance(composed, authoring.ComposedDriver):
+        raise NotAdded(composed[0].code, composed[0].message, composed[0].hint, composed)
+    return msgspec.structs.replace(
+        composed, files={**request.files, **composed.files}, reviews=(*composed.reviews, *reviews)
+    )
 
 
 def _usable_driver(declared: Declared) -> Driver:

@@ -32,13 +32,15 @@ from interlock.credentials.service import CredentialService
 from interlock.drivers.driver_state import DriverState
 from interlock.drivers.install.installation import Installed
 from interlock.drivers.protocol.kinds import SERVERS
+from interlock.drivers.protocol.model import Prompt, Resource
 from interlock.drivers.protocol.problems import FileProblem
 from interlock.drivers.provider.provider import ProviderFactory
 from interlock.drivers.workspace.declaration import Declared
 from interlock.links.connected_link import ConnectedLink
-from interlock.links.connector import ConnectorParts, EraMemory
+from interlock.links.connector import LEGACY_CAPABILITIES, ConnectorParts, EraMemory
 from interlock.links.keeper import Keeper
 from interlock.links.link import LinkEvents, ServerFacts
+from interlock.links.listing import Listing
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.process.stderr import words_of
@@ -46,18 +48,24 @@ from interlock.wire.jsonrpc.codec import decode_value
 from interlock.wire.refusal import METHOD_NOT_FOUND, Refusal
 
 LAST_WORDS: Final = 8  # lines of stderr that say something
+CLIENT_CAPABILITIES: Final = ("elicitation", "sampling")  # what a server may ask any client for
+ALL_RESOURCES: Final = "{+uri}"
 
 Say = Callable[[str], None]
 
 
 class TrialResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of a trial: a driver's server was installed and started once. `tools` are the tools that it listed."""
+    """Result of a trial: a driver's server was installed and started once. `tools`, `prompts` and `has_resources` are
+    what it listed.
+    """
 
     state: DriverState
     code: str | None
     reason: str | None
     problems: tuple[FileProblem, ...]
     tools: tuple[dict[str, Any], ...] = ()
+    prompts: tuple[str, ...] = ()  # their names
+    has_resources: bool = False
     facts: ServerFacts | None = None
     transport: str = ""
     installed: Installed | None = None
@@ -140,12 +148,22 @@ class TrialRunner:
     async def __aexit__(self, *_: object) -> None:
         await self._stack.aclose()
 
-    async def run_once(self, declared: Declared, say: Say) -> TrialResult:
+    async def run_once(self, declared: Declared, say: Say, *, asks_for_all: bool = False) -> TrialResult:
         """Install and start the server of a driver, ask it for its tools, and stop it. `say` is called with a text for
         each step.
+
+        With `asks_for_all`, it is also asked for its prompts and resources, and may list what it has only for clients
+        that it can ask questions.
         """
         driver = declared.driver
         assert driver is not None  # noqa: S101  (only a driver that was read is tried)
+        if asks_for_all:
+            driver = msgspec.structs.replace(
+                driver,
+                interlock=msgspec.structs.replace(driver.interlock, client_capabilities=tuple(LEGACY_CAPABILITIES)),
+                prompts=driver.prompts or (Prompt(name="-", integrate_as="raw"),),
+                resources=driver.resources or (Resource(uri_template=ALL_RESOURCES, integrate_as="raw"),),
+            )
         once = msgspec.structs.replace(driver, connection=msgspec.structs.replace(driver.connection, max_retries=0))
         if driver.sandbox is not None and (access := driver.sandbox.env) is not None:
             values = {name: self._environment[name] for name in access.passed if name in self._environment}
@@ -168,14 +186,16 @@ class TrialRunner:
         try:
             await provider.settled.wait()
             keeper = self._keepers.get(driver.key)
-            raws = provider.listing.tools.raws if provider.listing is not None else ()
+            listing = provider.listing if provider.listing is not None else Listing()
             lines = keeper.stderr.tail(8 * LAST_WORDS) if keeper is not None else []
             return TrialResult(
                 state=provider.state,
                 code=provider.code,
                 reason=provider.reason,
                 problems=provider.problems,
-                tools=tuple(tool for raw in raws if isinstance(tool := decode_value(raw), dict)),
+                tools=tuple(tool for raw in listing.tools.raws if isinstance(tool := decode_value(raw), dict)),
+                prompts=tuple(dict.fromkeys(name for name, _ in listing.prompts.items)),
+                has_resources=bool(listing.resources.items or listing.templates.items),
                 facts=keeper.link.facts if keeper is not None else None,
                 transport=keeper.link.transport if keeper is not None else "",
                 installed=provider.installed,

@@ -256,6 +256,7 @@ class ProbeResult(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     reason: str | None = None
     files: tuple[str, ...] = ()
+    reviews: tuple[str, ...] = ()  # what a person should look at, such as tools that are left out
 
 
 async def connect(
@@ -280,7 +281,7 @@ async def connect(
         for id, server in tried.items():
             try:
                 added = await adder.write(server, decided[id])
-                results[id] = ProbeResult(id=id, state="ready", key=added.key, files=added.files)
+                results[id] = ProbeResult(id=id, state="ready", key=added.key, files=added.files, reviews=added.reviews)
             except NotAdded as error:
                 results[id] = ProbeResult(id=id, state="failed", reason=error.message)
     return list(results.values())

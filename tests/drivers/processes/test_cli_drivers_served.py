@@ -494,6 +494,39 @@ def test_where_somebody_may_approve_no_driver_is_trusted_without_their_signature
     signed_for.trust("first-mcp")
 
 
+@pytest.mark.req("AIP-author-1", "AIP-prompts-2", "AIP-resources-4")
+@pytest.mark.skipif(shutil.which("bwrap") is None, reason="NO BUBBLEWRAP HERE")
+def test_a_driver_shows_what_a_configured_server_shows_and_says_what_is_left_out(served: Served) -> None:
+    choosy = SERVER.with_name("choosy.py")
+    words = json.dumps([sys.executable, str(choosy)])
+    configuration = served.folder / "interlock.toml"
+    configuration.write_text(f"{configuration.read_text()}[servers.same]\ncommand = {words}\n")
+    added = served.inline("add", "--as", "first-mcp", "--yes", "--json", "--", sys.executable, str(choosy))
+    assert added.code == 0, added.err
+    asks, left_out = added.json["reviews"]
+    assert asks.startswith("It may ask clients (elicitation and sampling), or it would not list asking.")
+    assert left_out.startswith("Left out: rooted, tasked. The server lists these only for clients with roots or tasks")
+    assert left_out in (served.folder / ".drivers/first-mcp/DRIVER.md").read_text()
+    until(lambda: {"first.plain", "same.plain"} <= {*served.tools()})
+    locals_ = {one: {name for name in served.tools() if name.startswith(one)} for one in ("first", "same")}
+    assert locals_["first"] == {"first.plain", "first.asking"}
+    assert locals_["same"] == {f"same.{name}" for name in ("plain", "asking", "rooted", "tasked")}
+    until(lambda: served.inline("status", "--json").json["catalog"]["prompts"] == 4)
+    catalog = served.inline("status", "--json").json["catalog"]
+    assert (catalog["prompts"], catalog["resources"], catalog["templates"]) == (4, 6, 2)
+    called = served.inline("tools", "call", "first.asking", "--json")
+    assert (called.code, "done" in called.out) == (0, True)
+    again = served.inline("add", "--as", "first-mcp", "--yes", "--json", "--", sys.executable, str(choosy))
+    assert (again.code, again.json["files"]) == (0, []), again.out
+    only = served.inline(
+        "add", "--as", "second-mcp", "--tools", "plain", "--yes", "--json", "--", sys.executable, str(choosy)
+    )
+    assert only.code == 0, only.err
+    text_of_only = (served.folder / ".drivers/second-mcp/DRIVER.md").read_text()
+    assert "prompts:" not in text_of_only
+    assert "client_capabilities" not in text_of_only
+
+
 @pytest.mark.req("AIP-import-8")
 @pytest.mark.skipif(shutil.which("bwrap") is None, reason="NO BUBBLEWRAP HERE")
 @pytest.mark.parametrize("is_running", [True, False])

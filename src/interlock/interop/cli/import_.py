@@ -150,7 +150,14 @@ def _report_value(
             for each in report.drivers
         ],
         "connected": [
-            {"id": each.id, "state": each.state, "reason": each.reason, "files": list(each.files)} for each in connected
+            {
+                "id": each.id,
+                "state": each.state,
+                "reason": each.reason,
+                "files": list(each.files),
+                "reviews": list(each.reviews),
+            }
+            for each in connected
         ],
         "skipped": [
             {"name": each.name, "source": each.title, "code": each.note.code, "text": each.note.text}
@@ -312,6 +319,8 @@ def _connect(
                 why = "an approver accepts its files, while the node runs"
                 left.append(Leftover(f"interlock drivers trust {name}", why))
             out.remark(f"{name}: {count(len(each.files), 'file')} written, {stands}")
+            for review in each.reviews:
+                out.remark(f"review: {review}")
         elif each.state == "failed":
             left.append(Leftover(f"interlock add {name}", each.reason or "its server could not be asked for its tools"))
             out.remark(f"{name} stays a draft: {each.reason or ''}; interlock add {name} tries again")
