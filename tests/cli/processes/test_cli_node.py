@@ -40,7 +40,10 @@ TOKEN = "ilo_" + "k" * 43
         (("link", "logs", "time"), lambda ops: ops.links.logs("time", 200)),
         (("links", "restart", "time"), lambda ops: {"segment": "time", "state": "connecting", "reason": None}),
         (("access", "list"), lambda ops: {"tokens": ops.token_list}),
-        (("secrets", "list"), lambda ops: {"secrets": [{"kind": "client", "name": "https://login.example.com/x"}]}),
+        (
+            ("secrets", "list"),
+            lambda ops: {"secrets": [{"kind": "client", "name": "https://login.example.com/x", "destinations": []}]},
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
