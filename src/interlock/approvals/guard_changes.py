@@ -31,6 +31,7 @@ from interlock.config.loosening import (
     hold_back,
     join_bindings,
     join_signed,
+    limit_lines,
     signed_values,
     withhold_secrets,
 )
@@ -77,7 +78,7 @@ async def accept_written(
     """Let the written plan count as signed. `by` and `key_print` are the name and the thumbprint of the approver's key
     that a person has opened for this at a terminal. Raise StoreError if the store or the audit log fails.
     """
-    lines = (await find_unsigned(written, local, now))[:LINES_MAX]
+    lines = limit_lines(await find_unsigned(written, local, now), LINES_MAX)
     # AX-11.N-8: on record before it counts
     record = AuditRecord.event(
         now, by, "operator", "config/accept", verdict="signed", outcome="in effect", keys=[key_print], lines=lines
@@ -198,7 +199,7 @@ class GuardChanges(DecisionReceiver):
     @property
     def _signable(self) -> Plan:
         """Return the plan that is signed. Uses of secrets that are confirmed already are not shown, and not signed."""
-        withheld = hold_back(self._confirmed, self._written).withheld_secrets
+        withheld = frozenset(hold_back(self._confirmed, self._written).withheld_secrets)
         unsigned = hold_back(self._signed, self._written).withheld_secrets
         return msgspec.structs.replace(
             self._written, withheld_secrets=tuple(use for use in unsigned if use not in withheld)
@@ -222,7 +223,7 @@ class GuardChanges(DecisionReceiver):
         if not lines:
             return
         log.warning("the configuration would let through more than was signed for: %s", "; ".join(lines[:20]))
-        now, shown = self._clock.wall(), lines[:LINES_MAX]
+        now, shown = self._clock.wall(), limit_lines(lines, LINES_MAX)
         record = AuditRecord.event(
             now, NODE, "operator", "config/loosen", verdict="loosened", outcome=outcome, lines=shown
         )
@@ -237,7 +238,9 @@ class GuardChanges(DecisionReceiver):
     def _params(self) -> bytes:
         """Return what an approver signs: the lines, and a digest of all values that will then count."""
         values = fingerprint(signed_values(self._written))
-        return msgspec.json.encode({"loosened": self.loosened[:LINES_MAX], "configuration": f"sha256:{values}"})
+        return msgspec.json.encode(
+            {"loosened": limit_lines(self.loosened, LINES_MAX), "configuration": f"sha256:{values}"}
+        )
 
     async def _read(self) -> None:
         """Read what people said since about the destinations of secrets, and the signed values."""

@@ -11,11 +11,11 @@ from typing import Any, Final
 
 import msgspec
 
-from interlock.config.effective import effective
+from interlock.config.effective import effective, masked_text
 from interlock.config.order import ANY_CHANGE, FREE, Order, find_order, from_stored, orders_of, to_stored
-from interlock.config.plan import Plan
+from interlock.config.plan import Dial, Plan, Spawn
 from interlock.config.plan_tree import hide_password
-from interlock.config.secret_uses import SECRETS, describe_link, device_uses
+from interlock.config.secret_uses import CUT, SECRETS, describe_link, device_uses
 
 LINE_CHARS_MAX: Final = 400
 # Where signed values are stored, in the store of the node itself.
@@ -54,13 +54,16 @@ def join_signed(signed: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     """Return what is stored once this plan counts as signed.
 
     Servers, rooms and uses of secrets that are gone keep their values: an entry that is removed and written again is no
-    new one.
+    new one. A server that is reached in another way keeps what limited the former way.
     """
     values = signed_values(plan)
-    return {
-        **values,
-        **{key: {**signed[key], **values[key]} for key in ("servers", "room", SECRET_USES) if key in signed},
-    }
+    stored = {key: signed[key] for key in ("servers", "room", SECRET_USES) if isinstance(signed.get(key), dict)}
+    for server in plan.servers:
+        before, value = stored.get("servers", {}).get(server.segment), values["servers"][server.segment]
+        unused = "sandbox" if isinstance(server.reach, Dial) else "egress"
+        if isinstance(before, dict) and unused in before:
+            values["servers"][server.segment] = {**value, unused: before[unused]}
+    return {**values, **{key: {**before, **values[key]} for key, before in stored.items()}}
 
 
 def join_bindings(signed: Mapping[str, Any], bindings: Mapping[str, Any]) -> dict[str, Any]:
@@ -88,7 +91,11 @@ def hold_back(signed: Mapping[str, Any], written: Plan) -> Plan:
         whole = plan if key is None else getattr(plan, section)
         value = getattr(whole, key or section)
         # AX-11.N-1: the stricter of the signed and the written value
-        joined = order.join(_signed_value(signed, section, key, order, type_, whole), value, whole)
+        try:
+            joined = order.join(_signed_value(signed, section, key, order, type_, whole), value, whole)
+        except (TypeError, ValueError, LookupError, AttributeError):
+            # a fingerprint or a record of another form
+            joined = order.join(_signed_value({}, section, key, order, type_, whole), value, whole)
         if joined != value:
             changed = msgspec.structs.replace(whole, **{key or section: joined})
             plan = changed if key is None else msgspec.structs.replace(plan, **{section: changed})
@@ -114,17 +121,33 @@ def _dotted(section: str, key: str | None) -> str:
 
 
 def describe_loosening(held: Plan, written: Plan) -> tuple[str, ...]:
-    """Return a line for each value of the written plan that does not count yet, with the value that counts instead.
+    """Return lines for each value of the written plan that does not count yet, with the value that counts instead.
 
-    Secrets are masked.
+    Secrets are masked. Nothing is cut off, because a person signs all of it: a long line continues in further ones.
     """
     lines = [
         *_differences("", effective(held), effective(written)),
         *_receivers(held, written),
         *_devices(held, written),
         *(f"secrets: {use}" for use in held.withheld_secrets),
+        *_programs(held, written),
     ]
-    return tuple(line if len(line) <= LINE_CHARS_MAX else f"{line[:LINE_CHARS_MAX]}..." for line in lines)
+    return tuple(part for line in lines for part in _folded(line))
+
+
+def _folded(line: str) -> Iterator[str]:
+    """Yield a line, in parts if it is long."""
+    yield line[:LINE_CHARS_MAX]
+    for start in range(LINE_CHARS_MAX, len(line), LINE_CHARS_MAX):
+        yield f"... {line[start : start + LINE_CHARS_MAX]}"
+
+
+def limit_lines(lines: tuple[str, ...], lines_max: int) -> tuple[str, ...]:
+    """Return at most so many lines. If some are left out, the first line says so."""
+    left = len(lines) - lines_max + 1
+    if left <= 1:
+        return lines
+    return (f"{left} lines are not shown here: do not sign this, but change less at once", *lines[: lines_max - 1])
 
 
 def _receivers(held: Plan, written: Plan) -> Iterator[str]:
@@ -135,11 +158,29 @@ def _receivers(held: Plan, written: Plan) -> Iterator[str]:
             continue
         match channel:
             case "command":
-                yield f"approvals.command: {shlex.join(plan.command)}"
+                yield f"approvals.command: {_shown_command(plan.command)}"
             case "webhook":
                 yield f"approvals.webhook_url: {plan.webhook_url}"
             case "smtp":
                 yield f"approvals.smtp_to: {', '.join(plan.smtp_to)}"
+
+
+def _programs(held: Plan, written: Plan) -> Iterator[str]:
+    """Yield all of a long command that would get a secret. The use of the secret shows only its beginning."""
+    programs = {use.segment for use in held.withheld_secrets if use.target.endswith(CUT)}
+    for server in written.servers:
+        if server.segment in programs and isinstance(server.reach, Spawn):
+            command = tuple(masked_text(word, server.secrets) for word in server.reach.command)
+            yield f"servers.{server.segment}.command: {_shown_command(command)}"
+    for child in written.ax.children:
+        if child.segment in programs:
+            yield f"ax.children.{child.segment}.command: {_shown_command(child.command)}"
+
+
+def _shown_command(words: tuple[str, ...]) -> str:
+    """Return a command as a person would type it, or as a list if a word has characters that could mislead."""
+    typed = shlex.join(words)
+    return typed if typed.isprintable() else msgspec.json.encode(words).decode()
 
 
 def _devices(held: Plan, written: Plan) -> Iterator[str]:
@@ -177,7 +218,13 @@ def _differences(place: str, held: Any, written: Any) -> Iterator[str]:
             before, after = (each[number] if number < len(each) else None for each in (held, written))
             yield from _differences(f"{place}[{number + 1}]", before, after)
     else:
-        yield f"{place}: {_shown(held)} -> {_shown(written)}"
+        line = f"{place}: {_shown(held)} -> {_shown(written)}"
+        if len(line) > LINE_CHARS_MAX and isinstance(held, list) and isinstance(written, list):
+            before, after = set(map(_shown, held)), set(map(_shown, written))
+            less, more = ([each for each in a if _shown(each) not in b] for a, b in ((held, after), (written, before)))
+            if less or more:
+                line = f"{place}, only what differs: {_shown(less)} -> {_shown(more)}"
+        yield line
 
 
 def _shown(value: Any) -> str:

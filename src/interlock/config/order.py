@@ -64,6 +64,7 @@ def _fingerprints(value: Any, _: Any) -> list[str]:
 
 def _drop_added(signed: Any, written: Any, _: Any) -> Any:
     """Return the written items that were signed as well."""
+    signed = frozenset(signed)
     if isinstance(written, Mapping):
         return {name: each for name, each in written.items() if fingerprint((name, each)) in signed}
     return tuple(each for each in written if fingerprint(each) in signed)
@@ -71,8 +72,14 @@ def _drop_added(signed: Any, written: Any, _: Any) -> Any:
 
 def _drop_added_globs(signed: Any, written: Any, _: Any) -> Any:
     """Return the written globs whose every match is also matched by a signed glob."""
-    prefixes = tuple(each[:-1] for each in signed if each.endswith("*") and not _SPECIAL.intersection(each[:-1]))
-    return tuple(each for each in written if each in signed or (prefixes and each.startswith(prefixes)))
+    exact = frozenset(signed)
+    prefixes = {each[:-1] for each in exact if each.endswith("*") and not _SPECIAL.intersection(each[:-1])}
+    lengths = {len(each) for each in prefixes}
+    return tuple(
+        each
+        for each in written
+        if each in exact or any(each[:length] in prefixes for length in lengths if length <= len(each))
+    )
 
 
 _SPECIAL = frozenset("*?[]")
@@ -80,7 +87,8 @@ _SPECIAL = frozenset("*?[]")
 
 def _restore_removed(signed: Any, written: Any, _: Any) -> Any:
     """Return the written items, followed by those that were signed and are no longer written."""
-    return (*written, *(each for each in signed if each not in written))
+    present = frozenset(written)
+    return (*written, *(each for each in signed if each not in present))
 
 
 # The key is not about the guard.
@@ -89,9 +97,7 @@ FREE = Order("free", lambda signed, written, _: written, lambda value, _: None)
 ANY_CHANGE = Order("any_change", lambda signed, written, _: signed)
 # Of a number, a larger or a smaller one loosens. None is no limit at all.
 MORE_IS_LOOSER = Order("more_is_looser", _join_limits)
-LESS_IS_LOOSER = Order(
-    "less_is_looser", lambda signed, written, _: signed if written is None else max(signed or 0, written)
-)
+LESS_IS_LOOSER = Order("less_is_looser", _join_costs)
 TRUE_IS_LOOSER = Order("true_is_looser", lambda signed, written, _: signed and written)
 FALSE_IS_LOOSER = Order("false_is_looser", lambda signed, written, _: signed or written)
 # Of a list or a table, items that are added, or that are taken away, loosen.
@@ -174,19 +180,27 @@ def table(order: Order, absent: Any) -> Order:
     return Order("table", join)
 
 
-def first_match(identity: str, order: Order, absent: Callable[[Any], Any]) -> Order:
+def first_match(
+    identity: str, order: Order, absent: Callable[[Any], Any], unadded: Callable[[Any], Any] | None = None
+) -> Order:
     """Return the order of a list in which the first entry that matches applies.
 
     Entries with the same `identity` at the same position are joined. Further entries at the end are joined with
     `absent(entry)`, which is what holds without the entry. If entries were inserted, removed or moved in any other way,
     the signed list counts, because the entries alone do not say what another order lets through.
+
+    What holds without an entry may depend on who it is for. Then `absent` returns the loosest of that, for entries that
+    are removed, and `unadded` the strictest, for entries that are added. An added entry for which it returns None waits
+    as a whole.
     """
+    before_added = unadded or absent
 
     def join(signed: Any, written: Any, whole: Any) -> Any:
         if any(getattr(a, identity) != getattr(b, identity) for a, b in zip(signed, written, strict=False)):
             return signed
         both = [_join(order, a, b, whole) for a, b in zip(signed, written, strict=False)]
-        added = [_join(order, absent(each), each, whole) for each in written[len(signed) :]]
+        bases = [(before_added(each), each) for each in written[len(signed) :]]
+        added = [_join(order, base, each, whole) for base, each in bases if base is not None]
         restored = [each for each in signed[len(written) :] if _join(order, each, absent(each), whole) != absent(each)]
         return (*both, *added, *restored)
 

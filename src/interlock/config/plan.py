@@ -60,6 +60,7 @@ from interlock.config.plan_servers import (
     MONTH_S,
     OAUTH_SCOPE,
     SERVERS,
+    SET_CALLS,
     TEXT,
     ServerTable,
     ToolCapability,
@@ -182,6 +183,17 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
     token_days: Annotated[int, Whole(1, 3650), Key(90), MORE_IS_LOOSER] = 30
 
 
+def _join_rule_budgets(signed: BudgetLimits | None, written: BudgetLimits | None, rule: "AccessRule") -> Any:
+    """Return the smaller limits. For a subserver they replace those of [budget], so that setting one waits."""
+    if written is None or _is_for_clients(rule):
+        return CALLS.join(signed, written, rule)
+    return SET_CALLS.join(signed, written, rule)
+
+
+_RULE_BUDGET: Final = Order("rule_budget", _join_rule_budgets)
+_CLIENTS: Final = ("client:", "role:")
+
+
 class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     """An entry of [[access]]: what certain principals may do. The first entry that matches a principal applies.
 
@@ -220,7 +232,21 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
     secure_by: Annotated[str | None, Key("WireGuard"), ANY_CHANGE] = None
     link_latency_ms: Annotated[int, Whole(0, 3_600_000), Key(700), FREE] = 0
     # A subserver gets this budget for its registration, instead of the one in [budget].
-    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 60}), CALLS] = None
+    budget: Annotated[BudgetLimits | None, BUDGET, Key({"max_calls_per_minute": 60}), _RULE_BUDGET] = None
+
+
+def _is_for_clients(rule: AccessRule) -> bool:
+    """Return whether an entry is for no subserver."""
+    return all(who.startswith(_CLIENTS) for who in rule.who)
+
+
+def _without_added_rule(rule: AccessRule) -> AccessRule | None:
+    """Return the least that holds without an entry: a subserver may read then, and a certificate or a user of this
+    machine that no entry names may not register at all.
+    """
+    if any(who.startswith(("certificate:", "uid:")) for who in rule.who):
+        return None
+    return AccessRule(who=rule.who, scope="write" if _is_for_clients(rule) else "read")
 
 
 class AnchorPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -489,7 +515,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         tuple[AccessRule, ...],
         Section("What a caller may do; without an entry: write."),
         AT_ONCE,
-        first_match("who", declared_fields(AccessRule), lambda rule: AccessRule(who=rule.who)),
+        first_match("who", declared_fields(AccessRule), lambda rule: AccessRule(who=rule.who), _without_added_rule),
     ] = ()
     anchors: Annotated[
         tuple[AnchorPlan, ...],

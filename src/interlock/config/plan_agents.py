@@ -4,6 +4,7 @@ The defaults and the types of values come from the pure packages of the specific
 `safety.protocol`, `rooms.protocol`), so that a value which the configuration accepts is one that they can use.
 """
 
+from collections.abc import Mapping
 from typing import Annotated, Any, Final, Literal, get_args
 
 import msgspec
@@ -371,7 +372,21 @@ _ROOM_ORDERS: Final = {
     "v0_clients": ranked("refuse", "restricted", "assign", "full"),
     "undeclared_protocol": FREE,
 }
-ROOMS: Final = fields(**_ROOM_ORDERS, auto_create=TRUE_IS_LOOSER)
+_ROOMS_ORDERS: Final = {**_ROOM_ORDERS, "auto_create": TRUE_IS_LOOSER}
+
+
+def _join_settings(signed: Any, written: Any, orders: Mapping[str, Order]) -> Any:
+    """Return the stricter settings. Anyone may enter an open room that lists no one, so a list is not emptied."""
+    joined = join_structs(signed, written, orders)
+    is_emptied = (signed.members or signed.full) and not (joined.members or joined.full)
+    if is_emptied and joined.mode in ("open", "observe"):
+        joined = msgspec.structs.replace(joined, members=signed.members or signed.full)
+    return joined
+
+
+ROOMS: Final = Order(
+    "rooms", lambda signed, written, _: _join_settings(signed, written, _ROOMS_ORDERS), parts=_ROOMS_ORDERS
+)
 
 
 def _remember_rooms(rooms: tuple[RoomPlan, ...], plan: Any) -> dict[str, RoomSettings]:
@@ -389,7 +404,7 @@ def _join_rooms(signed: dict[str, Any], written: tuple[RoomPlan, ...], plan: Any
             if before is None
             else msgspec.convert(before, RoomSettings, from_attributes=True)
         )
-        strict = join_structs(base, settings, _ROOM_ORDERS)
+        strict = _join_settings(base, settings, _ROOM_ORDERS)
         changed = {
             name: getattr(strict, name) for name in _ROOM_ORDERS if getattr(strict, name) != getattr(settings, name)
         }

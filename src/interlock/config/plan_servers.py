@@ -38,6 +38,7 @@ from interlock.config.order import (
     TRUE_IS_LOOSER,
     Order,
     fields,
+    if_set,
     ranked,
     table,
 )
@@ -79,6 +80,8 @@ def _join_budgets(signed: BudgetLimits | None, written: BudgetLimits | None, who
 
 
 CALLS: Final = Order("calls", _join_budgets)
+# Where a limit that is not set leaves it to another one: setting it waits.
+SET_CALLS: Final = fields(**dict.fromkeys(BudgetLimits.__struct_fields__, if_set(MORE_IS_LOOSER)))
 # Keys of a [[tool]] entry that say what a tool does. A key that is missing leaves it to the server.
 _CAPABILITY: Final = Order("capability", lambda signed, written, _: _join_capabilities(signed, written))
 _EFFECTS: Final = {"mutable": ranked(True, None, False), "reversible": ranked(False, None, True)}

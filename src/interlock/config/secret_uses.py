@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from interlock.config.plan import Plan
 
 PROGRAM_CHARS_MAX: Final = 200  # of a command that is shown
+CUT: Final = "..."  # at the end of what is shown of a longer one
 PORTS: Final = {"https": 443, "http": 80, "nats": 4222, "tls": 4222}
 STORE: Final = "[store]"  # in place of a segment, which has no brackets
 # Where `interlock secrets set --for` stores what it was told: of each secret, the keys by the name that a person gave.
@@ -140,7 +141,7 @@ def _use_of_program(
     digest = fingerprint((words, {name: mask(value) for name, value in env.items()}, *more))
     shown = " ".join((*(each for each in more[:1] if each), shlex.join(words)))
     if len(shown) > PROGRAM_CHARS_MAX:
-        shown = f"{shown[:PROGRAM_CHARS_MAX]}..."
+        shown = f"{shown[:PROGRAM_CHARS_MAX]}{CUT}"
     return SecretUse(secret, segment, f"the program {shown}", digest)
 
 
@@ -188,7 +189,8 @@ def _find_withheld(confirmed: Mapping[str, Any], _: object, plan: "Plan") -> tup
 
 def _remember(withheld: tuple[SecretUse, ...], plan: "Plan") -> dict[str, str]:
     """Return the uses of a plan that are confirmed, with their descriptions."""
-    return {use.key: str(use) for use in secret_uses(plan) if use not in withheld}
+    unconfirmed = frozenset(withheld)
+    return {use.key: str(use) for use in secret_uses(plan) if use not in unconfirmed}
 
 
 SECRETS: Final = Order("secrets", _find_withheld, _remember)

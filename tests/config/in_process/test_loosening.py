@@ -1,6 +1,7 @@
 """Which changes of a configuration wait for a signature, and which count at once."""
 
 import json
+import time
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +16,7 @@ from interlock.config.loosening import (
     hold_back,
     join_bindings,
     join_signed,
+    limit_lines,
     ordered_keys,
     signed_values,
 )
@@ -83,7 +85,19 @@ CHANGES = [
     ("[drivers]", '[drivers.sandbox]\nfiles-mcp = "off"'),
     ("[limits]\nsandbox_memory_mb = 64", "[limits]\nsandbox_memory_mb = 128"),
     ("[aql]", "[aql]\ndanger = { enforce = false }"),
+    # Without an entry, a subserver may read, a user of this machine may not register, and [budget] limits both.
+    ("", '[[access]]\nwho = ["subserver:edge"]\nscope = "write"'),
+    ("", '[[access]]\nwho = ["client:a", "*"]\nscope = "write"'),
+    ("", '[[access]]\nwho = ["uid:1001"]\nscope = "read"'),
+    ("", '[[access]]\nwho = ["certificate:edge.example.com"]\nscope = "read"'),
+    ("", '[[access]]\nwho = ["subserver:e"]\nscope = "read"\nbudget = { max_calls_per_minute = 9 }'),
+    ("", '[[tool]]\nmatch = "a.*"\ncost_units = 0'),
+    # Anyone may enter an open room that lists no one.
+    ('[[room]]\ntopic = "y"\nmode = "open"\nmembers = ["client:a"]', '[[room]]\ntopic = "y"\nmode = "open"'),
+    ('[rooms]\nmode = "observe"\nfull = ["client:a"]', '[rooms]\nmode = "observe"'),
 ]
+# Between the two, the strict value of one is no value of the other.
+OTHERWISE = ("a.*", "notify ops", "uid:", "certificate:", "client:a", "subserver:")
 
 
 def stored(plan: Plan) -> dict[str, object]:
@@ -100,7 +114,7 @@ def test_a_looser_value_waits_and_a_stricter_one_counts(project: Project, strict
     assert describe_loosening(held, after), "it counted at once"
     assert hold_back(stored(before), held) == held, "what is held back is not strict enough itself"
     # A list whose entries moved, and another command, wait in both directions.
-    if "a.*" not in loose and "notify ops" not in loose:
+    if not any(word in strict + loose for word in OTHERWISE):
         assert hold_back(stored(after), before) == before
 
 
@@ -158,6 +172,98 @@ def test_a_server_that_is_removed_and_written_again_is_no_new_one(project: Proje
     signed = join_signed(stored(sandboxed), project.load("").plan)
     after = project.load('[servers.a]\ncommand = "a"').plan
     assert hold_back(signed, after).servers[0].reach != after.servers[0].reach
+
+
+def test_a_server_that_is_reached_in_another_way_meanwhile_keeps_its_sandbox(project: Project) -> None:
+    signed = stored(project.load('[servers.a]\ncommand = "a"\negress = []').plan)
+    remote = project.load('[servers.a]\nurl = "http://127.0.0.1:1/mcp"').plan
+    signed = join_signed(signed, hold_back(signed, remote))
+    free = project.load('[servers.a]\ncommand = "a"').plan
+    assert hold_back(signed, free).servers[0].reach != free.servers[0].reach
+    # What an approver signs counts.
+    assert hold_back(join_signed(signed, free), free) == free
+
+
+def test_a_subserver_with_an_entry_and_a_client_are_limited_at_once(project: Project) -> None:
+    before = project.load("").plan
+    after = project.load(
+        '[[access]]\nwho = ["client:ci"]\ntools = ["a.*"]\nbudget = { max_calls_per_minute = 9 }\n'
+        '[[access]]\nwho = ["subserver:edge"]\nscope = "read"'
+    ).plan
+    assert hold_back(stored(before), after) == after
+
+
+def test_an_emptied_list_of_a_restricted_room_counts_at_once(project: Project) -> None:
+    before = project.load('[[room]]\ntopic = "y"\nmode = "restricted"\nmembers = ["client:a"]').plan
+    after = project.load('[[room]]\ntopic = "y"\nmode = "restricted"').plan
+    assert hold_back(stored(before), after) == after
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("[gate]\nalso = {}", "mail.{}"),
+        ("[ax]\ndial_back = {}", "http://{}.example.com/*"),
+        ("[safety]\nauto_approve = {}", "a{}"),
+        ('[[access]]\nwho = ["client:a"]\ntools = {}', "a{}.*"),
+    ],
+)
+def test_long_lists_are_joined_in_linear_time(project: Project, text: str, value: str) -> None:
+    signed, written = (
+        project.load(text.replace("{}", json.dumps([value.format(f"{kind}{number}") for number in range(10_000)]))).plan
+        for kind in "xy"
+    )
+    values, began = stored(signed), time.process_time()
+    held = hold_back(values, written)
+    describe_loosening(held, written)
+    assert time.process_time() - began < 0.7
+
+
+def test_what_is_signed_is_shown_to_its_end(project: Project) -> None:
+    """A long harmless beginning hides nothing."""
+    many = [f"harmless-{number}" for number in range(500)]
+    text = f"""
+[safety]
+auto_approve = {json.dumps([*many, "*"])}
+[approvals]
+channels = ["cli", "command"]
+command = {json.dumps(["notify", *many, "evil"])}
+[servers.a]
+command = {json.dumps(["serve", *many, "the-end"])}
+env = {{ TOKEN = "${{secrets.KEY}}" }}
+"""
+    before, after = project.load(f"[safety]\nauto_approve = {json.dumps(many)}").plan, project.load(text).plan
+    lines = describe_loosening(hold_back(stored(before), after), after)
+    assert 'safety.auto_approve, only what differs: [] -> ["*"]' in lines
+    assert any(line.startswith("... ") and line.endswith(" evil") for line in lines)
+    assert any(line.startswith("... ") and line.endswith(" the-end") for line in lines)
+    assert max(map(len, lines)) < 500
+
+
+def test_a_command_shows_characters_that_mislead_as_escapes(project: Project) -> None:
+    after = project.load('[approvals]\nchannels = ["command"]\ncommand = ["notify", "a\\ngate.mode: 1"]').plan
+    lines = describe_loosening(hold_back(stored(project.load("").plan), after), after)
+    assert 'approvals.command: ["notify","a\\ngate.mode: 1"]' in lines
+
+
+def test_lines_that_are_left_out_are_counted_in_the_first_one() -> None:
+    lines = tuple(map(str, range(12)))
+    assert limit_lines(lines, 12) == lines
+    first, *others = limit_lines(lines, 10)
+    assert first.startswith("3 lines are not shown here")
+    assert others == list(lines[:9])
+
+
+@pytest.mark.parametrize("broken", [[], {"a": 3}, {"y": {"mode": "none"}}, 5, None, "x", [{}], {"z": 3}])
+def test_a_stored_value_of_another_form_counts_as_the_default(project: Project, broken: object) -> None:
+    plan = project.load(
+        '[node]\norigins = ["https://a.example.com"]\n[approvals]\nchannels = ["os_dialog"]\n'
+        '[servers.a]\ncommand = "a"\negress = []\n[[room]]\ntopic = "y"\n'
+        '[[anchor]]\nname = "z"\nkey = "ed25519:11qYAYKxCrfVS/7TyWQHOg7hcvPapiMlrwIaaPcHURo="'
+    ).plan
+    for key in signed_values(plan):
+        signed = {**stored(plan), key: broken}
+        join_signed(signed, hold_back(signed, plan))
 
 
 def test_nothing_that_is_stored_holds_a_secret(project: Project) -> None:
