@@ -504,6 +504,13 @@ class Inbox:
         """
         return self._index.find((requested_by, digest))
 
+    def has_expired(self, requested_by: str, digest: str) -> bool:
+        """Return whether an approval of this call expired within the last day."""
+        return any(
+            (approval.requested_by, approval.digest) == (requested_by, digest)
+            for approval in self.listed((Status.EXPIRED,), Kind.CALL)
+        )
+
     def find_definition(self, tool: str, digest: str) -> Approval | None:
         """Return the approval of this tool definition, which is the same for all callers, or None."""
         return self._index.find(definition_key(tool, digest))

@@ -18,6 +18,7 @@ import hashlib
 import hmac
 import logging
 import os
+import shutil
 import ssl
 import stat
 import sys
@@ -135,6 +136,25 @@ class DesktopChannel(Channel):
         if path is None:
             raise ChannelFailed(f"no code is shown with {argv[0]}: {_NOT_OF_SYSTEM}")
         await _run(argv, text.encode(), DIALOG_S + COMMAND_S, path)
+
+
+class DesktopBell(DesktopChannel):
+    """The channel of a node whose channels no one chose, on a machine with a desktop. It shows no code, because no one
+    signed it.
+    """
+
+    async def send(self, notice: Notice) -> None:
+        # No one asked for it, so that it is no trouble if the desktop does not take it.
+        with contextlib.suppress(ChannelFailed):
+            await super().send(msgspec.structs.replace(notice, code=None))
+
+
+def has_desktop(env: Mapping[str, str], platform: str = sys.platform) -> bool:
+    """Return whether this machine has a desktop that shows notifications."""
+    if platform == "darwin":
+        return True
+    has_screen = bool(env.get("DISPLAY") or env.get("WAYLAND_DISPLAY"))
+    return has_screen and shutil.which("notify-send", path=env.get("PATH")) is not None
 
 
 class WebhookChannel(Channel):
@@ -380,6 +400,8 @@ def make_channels(plan: ApprovalsPlan, clock: Clock) -> dict[str, Channel]:
     channels: dict[str, Channel] = {}
     if "os_dialog" in plan.channels:
         channels["os_dialog"] = DesktopChannel()
+    elif plan.channels == ApprovalsPlan().channels and has_desktop(os.environ):
+        channels["desktop"] = DesktopBell()
     if "command" in plan.channels and plan.command:
         channels["command"] = CommandChannel(plan.command)
     if "webhook" in plan.channels and plan.webhook_url is not None and plan.webhook_secret is not None:

@@ -83,6 +83,10 @@ def _unavailable(reason: str, detail: str) -> CheckRefusal:
     return CheckRefusal(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": reason, "detail": detail}))
 
 
+EXPIRED: Final = (
+    "An earlier request for this call expired before it was decided or used, and nothing was executed;"
+    " this is a new request."
+)
 _CONTENDED: Final = _unavailable("contended", "its approval keeps changing; make the call again")
 _RELISTING: Final = _unavailable("relisting", "the tool was just classified; make the call again")
 
@@ -302,13 +306,16 @@ class GateHold(msgspec.Struct, eq=False):
             grant = gate.granted.find_release(self, present) if may_use_grant else ""
             if isinstance(grant, Release):
                 return grant
+            has_expired = present is None and gate.inbox.has_expired(self.requester, self.digest)
             approval = present or await gate.inbox.raise_(self.draft_question(call))
             if call.done:
                 return CONFIRMATION_REQUIRED
             if isinstance(approval, Refusal):
                 return CheckRefusal(CheckNumber.GATE, approval)
             if approval.status is not Status.APPROVED:  # AX-11.3-3, AX-11.3-10
-                return self._refuse_until_decided(call, approval, grant)
+                # AX-11.N-10: a caller that came too late learns why it is asked again
+                expired = " ".join(filter(None, (EXPIRED if has_expired else "", grant)))
+                return self._refuse_until_decided(call, approval, expired)
             if approval.kind is Kind.DEFINITION:  # classified, and about to be listed with its class
                 return _RELISTING
             if gate.is_still_good(approval):  # AX-11.3-9: a removed anchor

@@ -23,6 +23,7 @@ FOLLOW_S = 0.5
 CALL = "tools/call"  # of every other method, its name is shown too
 METHOD_WORDS = {"approvals/raise": "approval requested:", "approvals/move": "approval of"}  # as a person reads them
 PAGE = 1000
+_WHO = {"local": "this machine", "node": "Interlock"}
 _DONE = frozenset(("ok", "approved", "enrolled", "kept", "made", "removed", "revoked", "used"))
 
 app = verb_app(
@@ -118,7 +119,7 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
         rows.append(
             [
                 Text(local_time(record.at, "%H:%M:%S"), style="dim"),
-                Text(record.who),
+                Text(_WHO.get(record.who, record.who)),
                 Text(what, style="bold"),
                 Text(outcome, style="green" if good else "red"),
                 Text(latency(record.ms) if record.ms is not None else "", style="dim"),

@@ -279,7 +279,28 @@ async def test_a_machine_without_a_desktop_says_so(tmp_path: Path, monkeypatch: 
         await DesktopChannel("linux").send(NOTICE)
 
 
-def test_the_configuration_chooses_the_channels() -> None:
+async def test_a_desktop_rings_without_a_code_where_no_channel_was_chosen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "notify-send"
+    script.write_text(f"#!{sys.executable}\nimport sys, json\njson.dump(sys.argv, open(r'{tmp_path}/said', 'w'))\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("DISPLAY", ":0")
+    (bell,) = make_channels(ApprovalsPlan(), ManualClock()).values()
+    await bell.send(msgspec.structs.replace(NOTICE, code="K7QF2M9D"))
+    said = (tmp_path / "said").read_text()
+    assert "interlock approvals show 3f9c0a1b" in said and "K7QF2M9D" not in said
+    script.unlink()
+    await bell.send(NOTICE)
+    assert make_channels(ApprovalsPlan(), ManualClock()) == {}
+    script.touch(0o755)
+    assert make_channels(ApprovalsPlan(channels=("cli",)), ManualClock()) == {}
+
+
+def test_the_configuration_chooses_the_channels(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("DISPLAY", "WAYLAND_DISPLAY"):
+        monkeypatch.delenv(name, raising=False)
     assert make_channels(ApprovalsPlan(), ManualClock()) == {}
     plan = ApprovalsPlan(
         channels=("cli", "os_dialog", "command", "webhook", "smtp"),

@@ -277,7 +277,7 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
         def said() -> str:
             return " ".join(node.cli("status").stdout.split())
 
-        assert "can approve calls of 6 tools yet: interlock init makes a key" in said()
+        assert "can approve calls yet (6 tools need it). Run interlock init: it makes a key" in said()
         gate = node.admin("/admin/status")["gate"]
         assert (gate["mode"], gate["without_approver"]) == ("gated", gate["tools"])
         assert gate["tools"] > gate["unclassified"] == 1
@@ -286,7 +286,7 @@ def test_without_anybody_who_may_approve_calls_are_held_and_the_way_out_is_named
         node.config.write_text(node.config.read_text() + anchor("ada", ADA, "*"))
         (waiting,) = wait_for(lambda: node.admin("/approvals?kind=enrolment")["approvals"])
         step = f"interlock approve {waiting['id'][:8]} --code CODE enrols ada, with the setup code on the terminal"
-        assert f" yet: {step}" in said()
+        assert f"Run {step.replace(' enrols', ': it enrols')}" in said()
         assert f"interlock approve {waiting['id'][:8]} --code CODE" in node.cli("doctor").stdout
         assert step in " ".join(node.cli("approve", demand["confirmation_id"]).stderr.split())
         assert not diary.read("fire")

@@ -160,6 +160,19 @@ async def test_the_settings_say_how_long(tmp_path: Path) -> None:
         assert len(here.diary) == 1
 
 
+@pytest.mark.req("AX-11.N-10")
+async def test_a_call_whose_approval_expired_says_so_when_it_is_held_again(tmp_path: Path) -> None:
+    async with house(tmp_path) as here:
+        late = await here.held(arguments={"n": 1})
+        here.clock.ahead += 301
+        error = await here.confirm(late).error()
+        assert "it expired" in error["data"]["detail"] and "asks again" in error["data"]["detail"]
+        again = await here.call("plant.fire", {"n": 1}).result()
+        assert "An earlier request for this call expired" in again["content"][0]["text"]
+        other = await here.call("plant.fire", {"n": 2}).result()
+        assert "expired" not in other["content"][0]["text"]
+
+
 @pytest.mark.req("AX-11.3-12")
 async def test_a_state_runs_out(tmp_path: Path) -> None:
     async with house(tmp_path) as here:

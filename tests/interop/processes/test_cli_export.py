@@ -102,6 +102,17 @@ def test_every_client_can_be_pointed_here_and_is_known_again(inline: Inline, wor
         assert [each["code"] for each in imported["skipped"]] == ["interlock_itself"]
 
 
+def test_the_address_is_that_of_the_running_node(interlock: Interlock) -> None:
+    (interlock.folder / "interlock.toml").write_text(
+        '[node]\nlisten = "127.0.0.1:0"\noperator_listen = "127.0.0.1:0"\n'
+    )
+    with interlock.start("serve", "--json") as running:
+        url = json.loads(running.next_line())["node"]["mcp_url"]
+        done = interlock("export", "client", "--for", "claude-code", "--http", "--json")
+        assert done.json["entry"]["url"] == url
+        assert f"the node runs at {url}" in interlock("export", "client", "--for", "claude-code").err
+
+
 @pytest.mark.req("AIP-export-2")
 def test_a_node_that_asks_for_a_token_is_dialled_with_a_token_of_the_environment(
     inline: Inline, workspace: Path

@@ -62,6 +62,13 @@ def test_init_enrols_an_approver_that_the_file_names_and_says_that_no_one_is_one
     assert inline("init").code == 1
 
 
+def test_init_writes_how_long_a_call_waits(inline: Inline, tmp_path: Path) -> None:
+    assert inline("init", "--no-key", "--wait", "2d").code != 0
+    assert inline("init", "--no-key", "--wait", "15m").code == 0
+    assert tomllib.loads((tmp_path / "interlock.toml").read_text())["approvals"] == {"expiry_s": 900}
+    assert inline("check").code == 0
+
+
 def test_the_servers_of_init_run_in_sandboxes_where_the_machine_has_them(
     inline: Inline, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

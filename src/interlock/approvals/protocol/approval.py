@@ -247,7 +247,9 @@ AGENT_EFFECTS: Final = {
 
 _GONE: Final = "there is no such approval, or it ended long ago; make the call again"
 _UNKNOWN_END: Final = "the call it was for was sent or was about to be; look at what happened before making it again"
-_TOO_LATE: Final = "it was not decided, or not used, in time; make the call again"
+_TOO_LATE: Final = (
+    "it expired, because it was not decided, or not used, in time; the caller asks again with the identical call"
+)
 UNKNOWN: Final = ax_refusal(refusal.CONFIRMATION_UNKNOWN, _GONE)
 
 _REFUSALS: Final[dict[Status, tuple[RefusalCode, str, str]]] = {

@@ -115,15 +115,14 @@ def export_client(
         interlock export client --for codex --http
         interlock export client --for claude-desktop --write
     """
-    from interlock.cli.terminal.text import mcp_url
-    from interlock.interop.cli.import_ import own_addresses
     from interlock.interop.protocol.client_files import http_entry, stdio_entry, with_token
 
     client = _client(for_client)
+    url, is_running = _find_url(invocation)
     if http and client.stdio_only:
         raise BadUsage("stdio_only", f"{client.title} starts programs only", hint="leave out --http")
     if http and invocation.loaded.plan.auth.anonymous == "never":
-        token_entry = with_token(client, NAME, mcp_url(own_addresses(invocation)[-1]), TOKEN)
+        token_entry = with_token(client, NAME, url, TOKEN)
         if token_entry is None:
             message = f"this node asks for a token, and {client.title} would have to keep it in its file"
             hint = "leave out --http: a program that joins the node needs none"
@@ -132,10 +131,26 @@ def export_client(
         command = f"interlock access token --for client --name {client.name}"
         invocation.out.remark(f"{client.title} needs {TOKEN} in its environment: {command} makes one")
     elif http:
-        entry = http_entry(client, NAME, mcp_url(own_addresses(invocation)[-1]), {})
+        entry = http_entry(client, NAME, url, {})
     else:
         entry = stdio_entry(client, NAME, stdio_command(_config(invocation), _data(invocation)), {})
+    if is_running:
+        invocation.out.remark(f"the node runs at {url}")
     _deliver(invocation, client, NAME, entry, write=write)
+
+
+def _find_url(invocation: Invocation) -> tuple[str, bool]:
+    """Return the URL at which clients reach the node, and whether it is that of a running node. The configuration may
+    have another one: a variable of the environment can change it, and so can port 0.
+    """
+    from interlock.cli.terminal.text import mcp_url
+    from interlock.interop.cli.import_ import own_addresses
+    from interlock.operator.api import GET_STATUS, Status
+
+    try:
+        return invocation.node.call(GET_STATUS).as_(Status).node.mcp_url, True
+    except Refused:
+        return mcp_url(own_addresses(invocation)[-1]), False
 
 
 @verb(app, "driver")

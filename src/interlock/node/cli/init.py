@@ -12,6 +12,7 @@ import typer
 
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, find_running_folder, verb, verb_app
+from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.text import VARIABLE, as_typed, command_line
 from interlock.wire.refusal import Refused
 
@@ -34,6 +35,7 @@ def init(
     no_passphrase: Annotated[bool, typer.Option("--no-passphrase")] = False,
     passphrase_fd: FromDescriptor = None,
     passkey: Annotated[bool, typer.Option("--passkey")] = False,
+    wait: Annotated[str | None, typer.Option("--wait", metavar="TIME", show_default="5m")] = None,
 ) -> None:
     """Write a first interlock.toml, and make your key.
 
@@ -48,6 +50,7 @@ def init(
         no_key: Make no key: calls cannot be approved yet.
         no_passphrase: Every program that can read the key's file can approve.
         passkey: A passkey of your browser instead of a key in a file.
+        wait: How long a call waits for your decision, such as 15m. It is asked on a terminal.
 
     Examples:
         interlock init
@@ -95,6 +98,7 @@ def init(
     new_key = own_key()
     without = no_sandbox()
     text = starter_toml(workspace=path.absolute().parent, is_sandboxed=without is None)
+    text += _waiting_toml(wait)
     text = text if new_key is None else f"{text}\n{new_key.toml()}"
     _write(path, text, force=force, by_variable=is_exported)
     invocation.config = str(path)
@@ -147,6 +151,28 @@ def init(
     width = max(len(command) for command, _ in lines)
     for command, does in lines:
         out.line(f"  {command:<{width}}  {does}")
+
+
+WAIT_S: Final = (30, 86_400)  # of approvals.expiry_s
+
+
+def _waiting_toml(wait: str | None) -> str:
+    """Return the configuration for how long a call waits for a decision: as an option or a person at the terminal says,
+    or nothing for the default. Raise BadUsage if it is too short or too long.
+    """
+    from interlock.approvals.cli.grants import seconds_of
+    from interlock.approvals.cli.keys import can_ask
+
+    if wait is None and can_ask():
+        wait = typer.prompt(
+            "How long may a call wait for your decision, for instance 15m or 2h?", default="5m", err=True
+        )
+    seconds = seconds_of(wait)
+    if seconds is None:
+        return ""
+    if not WAIT_S[0] <= seconds <= WAIT_S[1]:
+        raise BadUsage("bad_time", "a call waits for 30 seconds to a day", hint="for instance --wait 15m")
+    return f"\n[approvals]\nexpiry_s = {seconds:g}   # a call waits this long for a decision, and expires then\n"
 
 
 def _enrol_first(invocation: Invocation) -> tuple[str, ...]:

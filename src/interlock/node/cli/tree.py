@@ -99,8 +99,9 @@ def _node_remarks(status: Status) -> Iterator[tuple[str, str]]:
         yield f"changed, from the next start: {one_line(', '.join(configuration.restart_for))}", "yellow"
     if status.gate.without_approver:
         tools = count(status.gate.without_approver, "tool")
-        next_step = " ".join(approver_step(status.approvers))
-        yield f"no one can approve calls of {tools} yet: {next_step}", "yellow"
+        command, does = approver_step(status.approvers)
+        verb = "needs" if status.gate.without_approver == 1 else "need"
+        yield f"no one can approve calls yet ({tools} {verb} it). Run {command}: it {does}", "yellow"
     if status.loosened:
         loosened = one_line("; ".join(status.loosened))
         yield f"the configuration would let through more than was signed for: {loosened}", "red"
