@@ -13,6 +13,7 @@ import typer
 from interlock.approvals.cli.keys import FromDescriptor
 from interlock.cli.command import Invocation, find_running_folder, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.output import prompt
 from interlock.cli.terminal.text import VARIABLE, as_typed, command_line
 from interlock.wire.refusal import Refused
 
@@ -164,9 +165,7 @@ def _waiting_toml(wait: str | None) -> str:
     from interlock.approvals.cli.keys import can_ask
 
     if wait is None and can_ask():
-        wait = typer.prompt(
-            "How long may a call wait for your decision, for instance 15m or 2h?", default="5m", err=True
-        )
+        wait = prompt("How long may a call wait for your decision, for instance 15m or 2h?", default="5m")
     seconds = seconds_of(wait)
     if seconds is None:
         return ""
