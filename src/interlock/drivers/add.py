@@ -622,9 +622,10 @@ def _compose(
     capabilities: tuple[str, ...],
     reviews: tuple[str, ...],
 ) -> authoring.ComposedDriver:
-    """Return the files of a driver with these contracts. Its prompts and resources are offered as the server has them,
-    unless the request names tools. `capabilities` are what its server may ask clients for. `reviews` become part of the
-    text.
+    """Return the files of a driver for a server that was tried out, with a contract for each proposed tool.
+
+    Prompts and resources of the server are offered unchanged, unless the request names single tools. `capabilities` are
+    what the server may ask clients for. `reviews` become part of the text.
 
     Raise NotAdded if no driver can be composed.
     """

@@ -476,8 +476,8 @@ def requester_of(call: Call) -> str:
 
 
 def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> None:
-    """Remove everything from a released call that the person who approved it did not see. `before` is the round that
-    the call continues, or None.
+    """Remove from a released call whatever the approver was not shown. `before` is the round that the call continues,
+    or None.
 
     A person was shown and signed the name of the tool and the arguments. `_meta` keeps the keys that the protocol
     needs, and answers are sent only to questions that the server asked in the previous round. Members that MCP does not

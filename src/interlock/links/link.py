@@ -79,7 +79,9 @@ class TaskEvents:
         return payload
 
     def named_for(self, link: "ConnectedLink", caller: Caller, related: Raw) -> Any:
-        """Return the task that a client's request refers to, with the server's id, or None if there is none."""
+        """Return the task that a client's request refers to, under the id that the server gave it. Return None if the
+        request refers to no task.
+        """
         return None
 
     def of_others(self, link: "ConnectedLink", principals: set[str]) -> bool:

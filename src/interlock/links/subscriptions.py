@@ -362,7 +362,9 @@ def lowest_level(*levels: str | None) -> str | None:
 
 @dataclass(eq=False)
 class LogLevel:
-    """Log level of a legacy server. It is sent when a client wants another level, and again after each reconnection."""
+    """The log level that the node requests from a legacy server (`logging/setLevel`). The node sends a request when a
+    client wants another level, and again after each reconnection.
+    """
 
     link: ConnectedLink
     of_sessions: str | None = None

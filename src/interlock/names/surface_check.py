@@ -208,7 +208,7 @@ def _schemas(pair: SchemaPair) -> dict[str, Any]:
 
 @dataclass(eq=False)
 class SurfaceChecks(Surfaces):
-    """A check that compares the tools that a server lists with the registered specifications of their names."""
+    """Comparison of each tool that a server lists with the specification that the registry has for the tool's name."""
 
     _state: RegistryState
     _policy: Callable[[], judgement.SurfacePolicy]

@@ -174,7 +174,7 @@ class Servers:
         await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
 
     async def _restock_one(self, segment: str) -> None:
-        """List the tools of one server again, because an operator has said what one of them does."""
+        """List the tools of one server again, because an operator has classified one of the tools."""
         keeper = self._keepers.get(segment)
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self._catalog.reconsider(segment)

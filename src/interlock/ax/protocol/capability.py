@@ -241,8 +241,8 @@ _HINT_DEFAULTS: Final = dict(zip(HINTS, (False, True, False), strict=True))  # M
 
 
 def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str, bool]:
-    """Return the published hints that a client could not guess: those that differ from the server's own hints, or else
-    from the defaults of MCP.
+    """Return the published hints that a client needs to be told. A hint is left out if it equals the server's own hint,
+    or, where the server gives none, the default of MCP.
     """
     own = annotations if isinstance(annotations, Mapping) else {}
     read_only = published.get("readOnlyHint", own.get("readOnlyHint")) is True

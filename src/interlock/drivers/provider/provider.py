@@ -356,8 +356,8 @@ class DriverProvider:
         return verdict
 
     def _apply_verdict(self, verdict: checks.ContractVerdict, listing: Listing, link: Link) -> None:
-        """Take over the result of comparing the server with its contracts, together with warnings about its connection
-        and installation.
+        """Store the result of comparing the server with its contracts, and collect warnings about the connection to the
+        server and about its installation.
         """
         places = self.driver.places
         facts, hint = link.facts, "nothing needs to be done"

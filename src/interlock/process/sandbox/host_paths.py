@@ -108,7 +108,7 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
         return not (is_protected or shows_private or self.roots.leaves(path)) and self.may_imply(real)
 
     def may_imply_folder(self, path: Path) -> bool:
-        """Return whether a sandbox that runs a program may show the complete folder that contains the program.
+        """Return whether a sandbox may give its program read access to the whole folder that contains the program.
 
         Folders such as ~/.local and ~/.config contain far more than one program.
         """

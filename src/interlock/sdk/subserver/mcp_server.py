@@ -56,7 +56,7 @@ class ToolOffer(msgspec.Struct):
 
     @property
     def info(self) -> dict[str, str]:
-        """Return the name and version of the program, as both eras of MCP send them."""
+        """Return the name and version of the program. The form is the same in legacy and modern MCP."""
         return {"name": self.name, "version": self.version}
 
     @property

@@ -538,8 +538,8 @@ def _interval_s(declared_ms: int, deadline_ms: int) -> float:
 def _maybe_claimed(
     error: UpstreamError, subtree_ids: tuple[str, ...] | None, parent_id: str | None = None
 ) -> str | None:
-    """Return the id that the parent's error names as the cause of a cycle, if this node has announced it as below
-    itself; otherwise None.
+    """Return the id of the node that causes a cycle, according to the parent's error. Return None if this node never
+    announced a node of that id below itself.
 
     A parent that names no id means itself.
     """
