@@ -5,9 +5,11 @@ import contextlib
 import functools
 import math
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Coroutine
 from typing import Any, cast
 
+JOBS_S = 5.0  # of real time: a thread that takes longer waits for something else
 TURNS_MAX = 100_000  # of the loop without a rest: what does not come to one by then never will
 WALL = 1_800_000_000.0
 
@@ -20,9 +22,16 @@ class FrozenLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         super().__init__()
         self._clock_resolution = 0.0  # a timer before its time would find nothing due, and fire again for ever
+        self.jobs: set[asyncio.Future[Any]] = set()  # of threads, such as those that read and write files
 
     def time(self) -> float:
         return self.moved
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> Any:
+        job = super().run_in_executor(executor, func, *args)
+        self.jobs.add(job)
+        job.add_done_callback(self.jobs.discard)
+        return job
 
 
 def in_frozen_time(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
@@ -45,12 +54,18 @@ class FrozenClock:
 
 
 async def run_until_idle() -> None:
-    """Until nobody has anything to do any more at this point in time."""
+    """Wait until no task, and no thread that works for one, has anything to do at this point in time."""
     loop: Any = asyncio.get_running_loop()
+    # A test may call this in a loop of real time as well.
+    jobs: set[asyncio.Future[Any]] = loop.jobs if isinstance(loop, FrozenLoop) else set()
+    until = time.monotonic() + JOBS_S
     for _ in range(TURNS_MAX):
         await asyncio.sleep(0)
-        if not loop._ready:
-            return
+        while not loop._ready:
+            if not jobs or time.monotonic() > until:
+                return
+            time.sleep(0.0002)  # noqa: ASYNC251  (the loop has nothing else to do)
+            await asyncio.sleep(0)
     raise AssertionError(f"the node does not come to rest: {loop._ready}")
 
 

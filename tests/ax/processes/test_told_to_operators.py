@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import json
 import os
+import re
 import sys
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -104,8 +105,8 @@ async def test_joining_and_leaving_do_not_read_like_calls(node: RunningNode) -> 
             await second.register()
         await second.stop()
         await leaf.request("mcpax/deregister", {"session_id": leaf.session["session_id"]})
-    rows = [line.split(None, 2)[2] for line in (await cli(node, "audit", "tail")).splitlines() if "diary" in line]
-    whats = [row.partition("  ")[0] for row in rows]
+    lines = [line for line in (await cli(node, "audit", "tail")).splitlines() if "diary" in line]
+    whats = [re.split(r" {2,}", line)[2] for line in lines]
     assert whats == ["mcpax/register diary", "diary.read", "mcpax/register diary", "mcpax/deregister diary"]
 
 

@@ -65,7 +65,7 @@ def assert_too_large(answer: Answer) -> None:
     assert error["code"] == -32600
     assert str(LIMIT) in error["message"]
     assert (error["data"]["reason"], error["data"]["limit_bytes"]) == ("message_too_large", LIMIT)
-    assert "limits.message_bytes" in error["data"]["next"]
+    assert "the operator of this node sets the limit" in error["data"]["next"]
 
 
 def test_a_body_of_the_limit_is_taken_and_one_byte_more_is_not(node: RunningNode) -> None:

@@ -330,7 +330,7 @@ async def test_each_start_is_announced_first_and_a_declined_start_is_skipped(des
 
         async def write(self, tried: Any, proposals: Any) -> Any:
             assert proposals == ("proposal", "proposal")
-            return SimpleNamespace(key=f"{tried.folder.name}@1", files=("DRIVER.md",))
+            return SimpleNamespace(key=f"{tried.folder.name}@1", files=("DRIVER.md",), reviews=())
 
     done = await connect(report.drivers, cast("ServerAdder", Adder()), agreed, decide)
     assert decided == [{"yes-mcp": ("proposal",)}]

@@ -222,7 +222,7 @@ def test_a_server_that_refuses_connections_is_found_when_it_comes_up(tmp_path_fa
         link = node.wait_link("late", {"state": "failed"})
         assert "refused" in link["reason"].lower()
         assert_unharmed(node)
-        assert ask(node, echo("late")).json["error"]["code"] == -32601
+        assert ask(node, echo("late")).json["error"]["code"] == 32002
         with serving(raw("echo"), port):
             node.wait_link("late", {"state": "ready"})
             assert ask(node, echo("late")).json["result"]["structuredContent"] == {"a": 1}

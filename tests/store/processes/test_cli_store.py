@@ -189,7 +189,7 @@ def test_the_log_is_tailed_where_no_node_runs(logged: Interlock) -> None:
     assert records == exported
     drawn = logged("audit", "tail")
     assert drawn.code == 0
-    assert re.search(r"10:00:04 +local", drawn.out)
+    assert re.search(r"10:00:04 +this machine", drawn.out)
 
 
 def test_tailing_a_stored_log_changes_nothing_in_it(logged: Interlock) -> None:
