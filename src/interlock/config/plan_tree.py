@@ -180,7 +180,7 @@ def _join_devices(stored: Any, written: tuple[DevicePlan, ...], _: object) -> tu
         password = hidden.description.link.password
         if before == hidden or (device.fault is not None and (before is None or before.fault is not None)):
             joined.append(device)
-        elif before is None or before.fault is not None:
+        elif before is None or before.fault is not None:  # AX-11.N-1: a new device waits
             continue
         elif before.description.link.password == password:
             joined.append(_replace_password(before, device.description.link.password))
@@ -189,7 +189,6 @@ def _join_devices(stored: Any, written: tuple[DevicePlan, ...], _: object) -> tu
     return tuple(joined)
 
 
-# AX-11.N-1: a device that is new or changed waits
 _DEVICES: Final = Order("devices", _join_devices, lambda devices, _: [hide_password(each) for each in devices])
 
 

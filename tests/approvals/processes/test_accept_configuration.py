@@ -45,6 +45,7 @@ def test_an_enrolled_key_accepts_the_written_configuration_and_is_on_record(
     assert not place.status()["loosened"]
     records = [json.loads(line) for line in interlock("audit", "export").lines]
     (accepted,) = [each for each in records if each.get("method") == "config/accept"]
+    assert (accepted["verdict"], accepted["outcome"]) == ("signed", "in effect")
     assert accepted["who"] == "ada"
     assert any("gate.mode" in line for line in accepted["lines"])
 

@@ -8,7 +8,7 @@ Rates: how many envelopes a participant may send in a minute. Time is an argumen
 """
 
 import json
-from collections import deque
+from collections import Counter, deque
 from typing import Any, Final, Literal
 
 import msgspec
@@ -183,8 +183,8 @@ def _find_doubled_key(payload: bytes) -> str | None:
     def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         members = dict(pairs)
         if len(members) < len(pairs):
-            seen: set[str] = set()
-            doubled.extend(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
+            counts = Counter(key for key, _ in pairs)
+            doubled.extend(key for key, count in counts.items() if count > 1)
         return members
 
     members = json.loads(payload, object_pairs_hook=look, parse_int=str, parse_float=str)
