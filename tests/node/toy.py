@@ -24,7 +24,7 @@ class Greetings(msgspec.Struct, frozen=True, kw_only=True):
     greeted: tuple[str, ...]
 
 
-LIST_GREETINGS = Operation("toy", "GET /admin/toy", "Who was greeted.", name="list_greetings", output=Greetings)
+LIST_GREETINGS = Operation("GET /admin/toy", "Who was greeted.", name="list_greetings", noun="toy", output=Greetings)
 OPERATIONS = (LIST_GREETINGS,)
 
 SCHEMA: Mapping[str, Any] = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}

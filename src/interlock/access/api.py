@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal, get_args
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, operations_in
+from interlock.operator.operation import ErrorCase, Operation, RequestBody, operations_in
 from interlock.rooms.api import RoomPrivilege
 
 TokenAudience = Literal["client", "subserver", "room", "operator"]
@@ -172,47 +172,43 @@ UNKNOWN_PRIVILEGE: Final = ErrorCase("unknown_privilege", 400, "a participant is
 
 # Operations
 
-LIST_TOKENS: Final = Operation("access", "GET /admin/tokens", "Every token that is not revoked.", output=Tokens)
+LIST_TOKENS: Final = Operation("GET /admin/tokens", "Every token that is not revoked.", output=Tokens)
 ISSUE_TOKEN: Final = Operation(
-    "access",
     "POST /admin/tokens",
     "Make a token. This answer is the only one that shows it.",
-    role="admin",
     input=IssueToken,
     output=IssuedToken,
     status=201,
     errors=(BAD_TOKEN_NAME, BAD_ROOM_OF_TOKEN, UNKNOWN_PRIVILEGE),
 )
 REVOKE_TOKEN: Final = Operation(
-    "access",
     "DELETE /admin/tokens/{ref}",
     "Revoke a token by its id, or all of one name. Their sessions end at once.",
-    role="admin",
     output=RevokedTokens,
-    errors=(NOT_FOUND,),
 )
 MAKE_LOGIN: Final = Operation(
-    "login",
     "POST /admin/logins",
     "Make a login link for a browser: good once, for a minute. The session is a viewer's and an admin's.",
-    role="admin",
+    noun="login",
     output=Login,
     status=201,
     errors=(LOGIN_FROM_BROWSER,),
 )
 VISIT_LOGIN: Final[Operation[None]] = Operation(
-    "login", "GET /login", "The page behind a login link.", role="anyone", is_page=True
+    "GET /login", "The page behind a login link.", noun="login", role="anyone", is_page=True
 )
 USE_LOGIN: Final = Operation(
-    "login",
     "POST /login",
     "Turn the ticket of a login link into a browser's session: a cookie, and the key that goes with it.",
+    noun="login",
     role="anyone",
     input=UseLogin,
     output=Session,
     errors=(LOGIN_OVER,),
 )
-GET_SESSION: Final = Operation("login", "GET /session", "Who asks, and what they may do.", output=Session)
-END_SESSION: Final = Operation("login", "DELETE /session", "Log out: end this browser's session.", output=Session)
+GET_SESSION: Final = Operation("GET /session", "Who asks, and what they may do.", noun="login", output=Session)
+END_SESSION: Final = Operation(
+    "DELETE /session", "Log out: end this browser's session.", noun="login", role="viewer", output=Session
+)
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "access")

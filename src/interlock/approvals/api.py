@@ -5,7 +5,7 @@ from typing import Annotated, Any, Final, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType, field
 
 from interlock.operator import operation
-from interlock.operator.operation import NOT_FOUND, NOT_LOCAL, ErrorCase, Operation, RequestBody, operations_in
+from interlock.operator.operation import NOT_LOCAL, ErrorCase, Operation, RequestBody, operations_in
 
 
 class ProofFacts(Struct, frozen=True, kw_only=True):
@@ -575,48 +575,42 @@ CLASS: Final = operation.TextParameter(
 # Operations
 
 PROPOSE_CLASSES: Final = Operation(
-    "tools",
     "GET /admin/classification",
     "What is proposed for every tool that does not say what it does, or whose name contradicts it.",
+    noun="tools",
     output=ClassProposals,
 )
 SIGN_CLASSES: Final = Operation(
-    "tools",
     "POST /admin/classification",
     "Say what several tools are. The proof is over id and the digest of the sorted list.",
-    role="admin",
+    noun="tools",
     input=SignClasses,
     output=ClassifiedTools,
     errors=(CONFIRMATION_OVER, PROOF_INVALID),
 )
 ASK_CLASSES_PASSKEY: Final = Operation(
-    "tools",
     "POST /admin/classification/passkey",
     "What a browser asks a passkey, for it to sign this list.",
-    role="admin",
+    noun="tools",
     input=ClassifyTools,
     output=PasskeyRequest,
     errors=(PROOF_INVALID,),
 )
 PROVE_CLASSES: Final = Operation(
-    "tools",
     "POST /admin/classification/proof",
     "A proof for this list by an operator key of the node's machine, unlocked by its passphrase.",
-    role="admin",
+    noun="tools",
     input=UnlockForClasses,
     output=SignedProof,
     errors=(PROOF_INVALID, NOT_LOCAL, TOO_OFTEN),
 )
 REVOKE_KEY: Final = Operation(
-    "access",
     "DELETE /admin/keys/{ref}",
     "Take back a person's key, by the name of the anchor or its thumbprint.",
-    role="admin",
+    noun="access",
     output=RevokedKeys,
-    errors=(NOT_FOUND,),
 )
 LIST_APPROVALS: Final = Operation(
-    "approvals",
     "GET /approvals",
     "What waits for a decision, or was decided.",
     output=Approvals,
@@ -625,7 +619,6 @@ LIST_APPROVALS: Final = Operation(
     errors=(SELF_APPROVAL,),
 )
 FOLLOW_APPROVALS: Final = Operation(
-    "approvals",
     "GET /approvals/events",
     "What waits now, then every change, each as an event named approval.",
     output=ApprovalSummary,
@@ -634,15 +627,13 @@ FOLLOW_APPROVALS: Final = Operation(
     errors=(SELF_APPROVAL,),
 )
 GET_APPROVAL: Final = Operation(
-    "approvals",
     "GET /approvals/{id}",
     "One approval in full, by its id or the beginning of it.",
     output=Approval,
     is_page=True,
-    errors=(SELF_APPROVAL, NOT_FOUND, AMBIGUOUS_ID),
+    errors=(SELF_APPROVAL, AMBIGUOUS_ID),
 )
 DECIDE_APPROVAL: Final = Operation(
-    "approvals",
     "POST /approvals/{id}",
     "Approve, deny, or return a request to the registry of names.",
     role="operator",
@@ -651,115 +642,115 @@ DECIDE_APPROVAL: Final = Operation(
     output=Approval,
     is_page=True,
     errors=(
-        *(ANSWER_NEEDED, REASON_REQUIRED, NOT_RETURNABLE, SELF_APPROVAL, PARTY, FOLDED, PROOF_INVALID, PROOF_REQUIRED),
-        *(NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER, PROPOSAL_OVER, PROPOSAL_UNREADY, PROPOSAL_BARRED),
+        ANSWER_NEEDED,
+        REASON_REQUIRED,
+        NOT_RETURNABLE,
+        SELF_APPROVAL,
+        PARTY,
+        FOLDED,
+        PROOF_INVALID,
+        PROOF_REQUIRED,
+        AMBIGUOUS_ID,
+        CONFIRMATION_OVER,
+        PROPOSAL_OVER,
+        PROPOSAL_UNREADY,
+        PROPOSAL_BARRED,
     ),
 )
 EDIT_PROPOSAL: Final = Operation(
-    "approvals",
     "POST /approvals/{id}/edit",
     "Void a pending proposal of a room, and have one with other params decided instead.",
     role="operator",
     input=EditProposal,
     output=Approval,
-    errors=(NOT_FOUND, AMBIGUOUS_ID, PROPOSAL_OVER, INVALID_PROPOSAL),
+    errors=(AMBIGUOUS_ID, PROPOSAL_OVER, INVALID_PROPOSAL),
 )
 REVEAL_CODE: Final = Operation(
-    "approvals",
     "POST /approvals/{id}/code",
     "Show an operator, upon a proof, the code of an agent's challenge or the token of its start or step.",
+    role="viewer",
     input=RevealCode,
     output=RevealedCode,
-    errors=(SELF_APPROVAL, PROOF_INVALID, PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER),
+    errors=(SELF_APPROVAL, PROOF_INVALID, PROOF_REQUIRED, AMBIGUOUS_ID, CONFIRMATION_OVER),
 )
 ASK_PASSKEY: Final = Operation(
-    "approvals",
     "GET /approvals/{id}/passkey",
     "What a browser asks a passkey, for it to approve this.",
     output=PasskeyRequest,
     query=(CLASS,),
-    errors=(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER),
+    errors=(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, AMBIGUOUS_ID, CONFIRMATION_OVER),
 )
 LIST_APPROVERS: Final = Operation(
-    "approvers", "GET /admin/approvers", "Whose signature may approve, and what is not enrolled yet.", output=Approvers
+    "GET /admin/approvers",
+    "Whose signature may approve, and what is not enrolled yet.",
+    noun="approvers",
+    output=Approvers,
 )
 MAKE_OPERATOR_KEY: Final = Operation(
-    "approvers",
     "POST /admin/approvers",
     "Make an operator key on the node's machine. It counts once its enrolment, the answer, is approved.",
-    role="admin",
+    noun="approvers",
     input=MakeKey,
     output=Approval,
     status=201,
     errors=(KEY_NOT_MADE, NOT_LOCAL),
 )
 OFFER_PASSKEY: Final = Operation(
-    "approvers",
     "POST /admin/approvers/passkeys",
     "What a browser needs to make a passkey, within ten minutes.",
-    role="admin",
+    noun="approvers",
     input=InvitePasskey,
     output=PasskeyOffer,
     status=201,
     errors=(NO_PASSKEYS, EXISTS),
 )
 TAKE_PASSKEY: Final = Operation(
-    "approvers",
     "POST /admin/approvers/passkeys/{ticket}",
     "The passkey that the browser made. It counts once its enrolment, the answer, is approved.",
-    role="admin",
+    noun="approvers",
     input=EnrolPasskey,
     output=Approval,
     status=201,
     errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER, EXISTS),
 )
 SIGN_APPROVAL: Final = Operation(
-    "approvers",
     "POST /approvals/{id}/proof",
     "A proof for this approval by an operator key of the node's machine, unlocked by its passphrase.",
+    noun="approvers",
     role="operator",
     input=SignApproval,
     output=SignedProof,
-    errors=(
-        *(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, NOT_LOCAL),
-        *(NOT_FOUND, AMBIGUOUS_ID, CONFIRMATION_OVER, TOO_OFTEN),
-    ),
+    errors=(ANSWER_NEEDED, SELF_APPROVAL, PROOF_INVALID, NOT_LOCAL, AMBIGUOUS_ID, CONFIRMATION_OVER, TOO_OFTEN),
 )
 VISIT_APPROVERS: Final[Operation[None]] = Operation(
-    "approvers", "GET /approvers", "The page on which a person becomes an approver.", is_page=True
+    "GET /approvers", "The page on which a person becomes an approver.", noun="approvers", is_page=True
 )
 INVITE_PASSKEY: Final = Operation(
-    "passkeys",
     "POST /admin/passkeys",
     "Invite a person to make a passkey: an address that is good once, for ten minutes.",
-    role="admin",
+    noun="passkeys",
     input=InvitePasskey,
     output=Invitation,
     status=201,
     errors=(NO_PASSKEYS,),
 )
 GET_INVITATION: Final = Operation(
-    "passkeys",
-    "GET /admin/passkeys/{ticket}",
-    "What became of an invitation.",
-    role="admin",
-    output=Invitation,
-    errors=(NOT_FOUND,),
+    "GET /admin/passkeys/{ticket}", "What became of an invitation.", noun="passkeys", role="admin", output=Invitation
 )
 VISIT_INVITATION: Final[Operation[None]] = Operation(
-    "passkeys",
     "GET /passkeys/{ticket}",
     "The page on which a person makes a passkey. The ticket is the only credential.",
+    noun="passkeys",
     role="anyone",
     is_page=True,
 )
 ENROL_PASSKEY: Final = Operation(
-    "passkeys",
     "POST /passkeys/{ticket}",
     "What the browser made there. The ticket is the only credential.",
+    noun="passkeys",
     role="anyone",
     input=EnrolPasskey,
     output=Invitation,
     errors=(PASSKEY_INVALID, PASSKEY_INVITATION_OVER),
 )
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "approvals")

@@ -192,60 +192,47 @@ NOT_GRANTABLE: Final = ErrorCase(
 
 # Operations
 
-LIST_GRANTS: Final = Operation(
-    "grants", "GET /admin/grants", "Every standing grant, and how often it was used.", output=Grants
-)
+LIST_GRANTS: Final = Operation("GET /admin/grants", "Every standing grant, and how often it was used.", output=Grants)
 SIGN_GRANT: Final = Operation(
-    "grants",
     "POST /admin/grants",
     "Sign a grant that was drafted: the proof is over terms.id and digest.",
-    role="admin",
     input=SignGrant,
     output=Grant,
     status=201,
     errors=(BAD_GRANT, CHANGED, CONFIRMATION_OVER, NOT_FOUND, NOT_GRANTABLE, PROOF_INVALID),
 )
 DRAFT_GRANT: Final = Operation(
-    "grants",
     "POST /admin/grants/draft",
     "Draft a grant, from a held call with rules proposed from its arguments, or for a tool. Keeps nothing.",
-    role="admin",
     input=DraftGrant,
     output=GrantDraft,
     errors=(AMBIGUOUS_ID, BAD_GRANT_DRAFT, CHANGED, NOT_FOUND, NOT_GRANTABLE),
 )
 ASK_GRANT_PASSKEY: Final = Operation(
-    "grants",
     "POST /admin/grants/passkey",
     "What a browser asks a passkey, for it to sign this grant.",
-    role="admin",
     input=NameGrant,
     output=PasskeyRequest,
     errors=(BAD_GRANT, PROOF_INVALID),
 )
 PROVE_GRANT: Final = Operation(
-    "grants",
     "POST /admin/grants/proof",
     "A proof for this grant by an operator key of the node's machine, unlocked by its passphrase.",
-    role="admin",
     input=UnlockForGrant,
     output=SignedProof,
     errors=(BAD_GRANT, NOT_LOCAL, PROOF_INVALID, TOO_OFTEN),
 )
 GET_GRANT: Final = Operation(
-    "grants",
     "GET /admin/grants/{id}",
     "One grant, by its id or the beginning of it, and the latest calls under it.",
     output=Grant,
-    errors=(AMBIGUOUS_ID, NOT_FOUND),
+    errors=(AMBIGUOUS_ID,),
 )
 REVOKE_GRANT: Final = Operation(
-    "grants",
     "POST /admin/grants/{id}/revoke",
     "Revoke a grant: from now on it lets nothing pass.",
-    role="admin",
     output=Grant,
-    errors=(AMBIGUOUS_ID, NOT_FOUND),
+    errors=(AMBIGUOUS_ID,),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "grants")

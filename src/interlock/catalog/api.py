@@ -6,7 +6,7 @@ from msgspec import UNSET, Raw, Struct, UnsetType, field
 
 from interlock.approvals.api import Approval
 from interlock.drivers.api import Skills
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter, operations_in
+from interlock.operator.operation import ErrorCase, Operation, RequestBody, TextParameter, operations_in
 
 
 class ToolOperation(Struct, frozen=True, kw_only=True):
@@ -245,38 +245,31 @@ CALLER: Final = TextParameter(
 
 # Operations
 
-LIST_TOOLS: Final = Operation(
-    "tools", "GET /admin/tools", "Every tool, listed or withheld.", output=Tools, query=(SEARCH,)
-)
+LIST_TOOLS: Final = Operation("GET /admin/tools", "Every tool, listed or withheld.", output=Tools, query=(SEARCH,))
 LIST_ROUTES: Final = Operation(
-    "tools", "GET /admin/tools/routes", "Where every qualified name leads (MCP-AX 7.1).", output=ToolRoutes
+    "GET /admin/tools/routes", "Where every qualified name leads (MCP-AX 7.1).", output=ToolRoutes
 )
-LIST_SKILLS: Final = Operation("tools", "GET /admin/skills", "Skills that drivers bring.", output=Skills)
+LIST_SKILLS: Final = Operation("GET /admin/skills", "Skills that drivers bring.", output=Skills)
 GET_TOOL: Final = Operation(
-    "tools",
     "GET /admin/tools/{name}",
     "One tool, by its qualified name or alias, and what a call of it would meet.",
     output=ToolDetail,
     query=(CALLER,),
-    errors=(NOT_FOUND, WITHHELD),
+    errors=(WITHHELD,),
 )
 CALL_TOOL: Final = Operation(
-    "tools",
     "POST /admin/tools/{name}/call",
     "Call a tool, through the same guard as any client. To close the connection cancels the call.",
-    role="admin",
     input=CallTool,
     output=CallEvent,
     is_stream=True,
 )
 CLASSIFY_TOOL: Final = Operation(
-    "tools",
     "POST /admin/tools/{name}/classify",
     "Ask what a tool does that does not say it; gives the approval that then waits.",
-    role="admin",
     output=Approval,
     status=201,
-    errors=(NOT_FOUND, CLASSIFIED),
+    errors=(CLASSIFIED,),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "tools")

@@ -4,7 +4,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, operations_in
+from interlock.operator.operation import ErrorCase, Operation, RequestBody, operations_in
 
 SecretKind = Literal["secret", "token", "client"]
 
@@ -107,41 +107,35 @@ NO_OAUTH: Final = ErrorCase("no_oauth", 409, "the server is reached without OAut
 # Operations
 
 AUTHORIZE_LINK: Final = Operation(
-    "links",
     "POST /admin/links/{segment}/authorize",
     "The page on which a person agrees to a token for a server.",
-    role="admin",
+    noun="links",
     output=Consent,
-    errors=(NOT_FOUND, NO_OAUTH, AUTH_FAILED),
+    errors=(NO_OAUTH, AUTH_FAILED),
 )
 TAKE_OAUTH_RETURN: Final[Operation[None]] = Operation(
-    "links",
     "GET /oauth/callback",
     "Where an authorization server sends a person back to. The state is the only credential.",
+    noun="links",
     role="anyone",
     takes_any_query=True,
     is_page=True,
 )
 LIST_SECRETS: Final = Operation(
-    "secrets", "GET /admin/secrets", "The names of everything that is kept, never the values.", output=Secrets
+    "GET /admin/secrets", "The names of everything that is kept, never the values.", output=Secrets
 )
 SET_SECRET: Final = Operation(
-    "secrets",
     "POST /admin/secrets",
     "Keep a secret. Servers that name it are started afresh with it.",
-    role="admin",
     input=SetSecret,
     output=StoredSecret,
     status=201,
     errors=(BAD_SECRET_NAME, BAD_DESTINATION),
 )
 REMOVE_SECRET: Final = Operation(
-    "secrets",
     "DELETE /admin/secrets/{kind}/{name:path}",
     "Forget a secret, a token for a server or a client registration.",
-    role="admin",
     output=RemovedSecret,
-    errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "secrets")

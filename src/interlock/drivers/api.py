@@ -8,7 +8,6 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from interlock.approvals.api import PROOF_REQUIRED
 from interlock.operator.operation import (
     CHANGED,
-    NOT_FOUND,
     ErrorCase,
     FlagParameter,
     Operation,
@@ -645,77 +644,62 @@ FORGET: Final = FlagParameter(
 
 # Operations
 
-LIST_DRIVERS: Final = Operation("drivers", "GET /admin/drivers", "Every driver of the workspace.", output=Drivers)
+LIST_DRIVERS: Final = Operation("GET /admin/drivers", "Every driver of the workspace.", output=Drivers)
 ADD_DRIVER: Final = Operation(
-    "drivers",
     "POST /admin/drivers",
     "Write a driver for a server that was tried out; or install it, start it once to list its tools, and write one.",
-    role="admin",
     input=AddDriver,
     output=AddedDriver,
     errors=(PROOF_REQUIRED, ONLY_LOCAL, UNKNOWN_REFERENCE, UNKNOWN_TRIAL, DRIVER_EXISTS, NOT_ADDED),
 )
 TRY_SERVER: Final = Operation(
-    "drivers",
     "POST /admin/drivers/trials",
     "Install a server and start it once in its sandbox to list its tools. To close the connection stops it.",
-    role="admin",
     input=TryServer,
     output=TrialEvent,
     is_stream=True,
     errors=(PROOF_REQUIRED, ONLY_LOCAL, UNKNOWN_REFERENCE),
 )
 GET_DRIVER: Final = Operation(
-    "drivers",
     "GET /admin/drivers/{name}",
     "One driver, by its id, ID@MAJOR or folder; or a contract, and which driver serves it.",
     output=cast("type[DriverDetail | ServedContract]", DriverDetail | ServedContract),
-    errors=(NOT_FOUND, AMBIGUOUS),
+    errors=(AMBIGUOUS,),
 )
 REMOVE_DRIVER: Final = Operation(
-    "drivers",
     "DELETE /admin/drivers/{name}",
     "Delete a driver's folder and stop its server.",
-    role="admin",
     output=RemovedDriver,
     query=(FORGET,),
-    errors=(NOT_FOUND, AMBIGUOUS),
+    errors=(AMBIGUOUS,),
 )
 TRUST_DRIVER: Final = Operation(
-    "drivers",
     "POST /admin/drivers/{name}/trust",
     "Accept a driver's files as they were shown, where no approver could: its server is then started.",
-    role="admin",
     input=TrustDriver,
     output=DriverSummary,
-    errors=(PROOF_REQUIRED, NOT_FOUND, AMBIGUOUS, REJECTED, CHANGED),
+    errors=(PROOF_REQUIRED, AMBIGUOUS, REJECTED, CHANGED),
 )
 ALLOW_HOST: Final = Operation(
-    "drivers",
     "POST /admin/drivers/{name}/allow",
     "Let a driver reach a host that its file does not name.",
-    role="admin",
     input=AllowHost,
     output=AllowedHosts,
-    errors=(NOT_FOUND, AMBIGUOUS, REJECTED, BAD_HOST, TOO_MANY_HOSTS),
+    errors=(AMBIGUOUS, REJECTED, BAD_HOST, TOO_MANY_HOSTS),
 )
 RUN_EXAMPLES: Final = Operation(
-    "drivers",
     "POST /admin/drivers/{name}/test",
     "Run the examples of a driver's contracts through it.",
-    role="admin",
     input=RunExamples,
     output=DriverExamples,
-    errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING),
+    errors=(AMBIGUOUS, NOT_RUNNING),
 )
 UPDATE_DRIVER: Final = Operation(
-    "drivers",
     "POST /admin/drivers/{name}/update",
     "Look at the newest release of a driver's server; with the candidate that this names, switch to it.",
-    role="admin",
     input=UpdateDriver,
     output=cast("type[DriverUpdate | SwitchedDriver]", DriverUpdate | SwitchedDriver),
-    errors=(NOT_FOUND, AMBIGUOUS, NOT_RUNNING, UPDATE_FAILED, NOTHING_TO_UPDATE, NOT_LOOKED_AT),
+    errors=(AMBIGUOUS, NOT_RUNNING, UPDATE_FAILED, NOTHING_TO_UPDATE, NOT_LOOKED_AT),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "drivers")

@@ -5,7 +5,7 @@ from typing import Final
 from msgspec import UNSET, Struct, UnsetType
 
 from interlock.guard.api import Spent
-from interlock.operator.operation import NOT_FOUND, IntegerParameter, Operation, operations_in
+from interlock.operator.operation import IntegerParameter, Operation, operations_in
 
 
 class Server(Struct, frozen=True, kw_only=True):
@@ -426,40 +426,27 @@ AFTER: Final = IntegerParameter(
 
 # Operations
 
-LIST_LINKS: Final = Operation("links", "GET /admin/links", "Every link with its state.", output=Links)
-GET_LINK: Final = Operation("links", "GET /admin/links/{segment}", "One link.", output=Link, errors=(NOT_FOUND,))
+LIST_LINKS: Final = Operation("GET /admin/links", "Every link with its state.", output=Links)
+GET_LINK: Final = Operation("GET /admin/links/{segment}", "One link.", output=Link)
 GET_FRAMES: Final = Operation(
-    "links",
     "GET /admin/links/{segment}/frames",
     "Messages between the node and a device, recorded from the first request on.",
     role="admin",
     output=Frames,
     query=(AFTER,),
-    errors=(NOT_FOUND,),
 )
 GET_LINK_LOG: Final = Operation(
-    "links",
-    "GET /admin/links/{segment}/logs",
-    "What the program of a link wrote to stderr.",
-    output=LinkLog,
-    query=(LINES,),
-    errors=(NOT_FOUND,),
+    "GET /admin/links/{segment}/logs", "What the program of a link wrote to stderr.", output=LinkLog, query=(LINES,)
 )
 RESTART_LINK: Final = Operation(
-    "links",
     "POST /admin/links/{segment}/restart",
     "End a process or connection and start it afresh. Answers when the old one is gone.",
-    role="admin",
     output=RestartedLink,
-    errors=(NOT_FOUND,),
 )
 RELEASE_LINK: Final = Operation(
-    "links",
     "POST /admin/links/{segment}/release",
     "Forget who owns a segment, and what is kept for a subserver that is lost.",
-    role="admin",
     output=ReleasedSegment,
-    errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "links")

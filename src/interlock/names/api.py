@@ -318,74 +318,54 @@ FORM: Final = operation.ChoiceParameter(
 # Operations
 
 LIST_NAMES: Final = Operation(
-    "names",
-    "GET /admin/names",
-    "The registry of tool surface names.",
-    output=Names,
-    query=(PUBLIC, STATUS, SEARCH, LIMIT),
+    "GET /admin/names", "The registry of tool surface names.", output=Names, query=(PUBLIC, STATUS, SEARCH, LIMIT)
 )
 LIST_PREFIXES: Final = Operation(
-    "names", "GET /admin/names/prefixes", "The vendor prefixes, and who holds each by first use.", output=NamePrefixes
+    "GET /admin/names/prefixes", "The vendor prefixes, and who holds each by first use.", output=NamePrefixes
 )
 PUBLISH: Final[Operation[None]] = Operation(
-    "names",
     "GET /admin/names/publication",
     "The registry as it is published.",
     query=(FORM,),
     files=("application/xml", "text/csv; charset=utf-8", "text/plain; charset=utf-8", "application/json"),
 )
 SHOW_NAME: Final = Operation(
-    "names",
-    "GET /admin/names/entries/{name}",
-    "One entry in full, with its requests.",
-    output=NameDetails,
-    query=(LOG,),
-    errors=(NOT_FOUND,),
+    "GET /admin/names/entries/{name}", "One entry in full, with its requests.", output=NameDetails, query=(LOG,)
 )
 CHECK_NAME: Final = Operation(
-    "names",
     "POST /admin/names/check",
     "Run the machine checks of a request, and file nothing.",
-    role="admin",
     input=CheckName,
     output=NameCheck,
     errors=(INVALID_BODY,),
 )
 VERIFY_NAME: Final = Operation(
-    "names",
     "POST /admin/names/verify",
     "Compare a tool's definition with the registered specification of its name.",
-    role="admin",
     input=VerifyName,
     output=NameVerification,
     errors=(INVALID_BODY,),
 )
 ACT: Final = Operation(
-    "names",
     "POST /admin/names/actions",
     "Ask for a name, or act on one: as its controller, or in its place and on record.",
-    role="admin",
     input=ActOnName,
     output=NameOutcome,
     errors=(NOT_FOUND, NAMES_REFUSED),
 )
 TRUST: Final = Operation(
-    "names",
     "POST /admin/names/trust",
     "Say whether what an imported registry says is enforced.",
-    role="admin",
     input=TrustSource,
     output=Names,
     errors=(NOT_FOUND, NAMES_REFUSED),
 )
 REPIN: Final = Operation(
-    "names",
     "POST /admin/names/pins",
     "Hold the tools of a name to what they are now, or no longer.",
-    role="admin",
     input=PinName,
     output=PinnedTools,
     errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final = operation.operations_in(globals())
+OPERATIONS: Final = operation.operations_in(globals(), "names")

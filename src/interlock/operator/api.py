@@ -253,41 +253,35 @@ UNKNOWN_FILE: Final = ErrorCase("unknown_path", 404, "there is no such file")
 
 # Operations
 
-GET_STATUS: Final = Operation(
-    "node", "GET /admin/status", "The node as a whole, and the state of every link.", output=Status
-)
+GET_STATUS: Final = Operation("GET /admin/status", "The node as a whole, and the state of every link.", output=Status)
 GET_METRICS: Final[Operation[None]] = Operation(
-    "node",
     "GET /metrics",
     "The metrics of rooms and of the registry of names, in the text format of monitoring programs.",
     files=("text/plain",),
 )
 GET_CONFIGURATION: Final = Operation(
-    "node",
     "GET /admin/config",
     "The configuration in effect: every key with its value, and no secret.",
     output=EffectiveConfiguration,
 )
-GET_OPENAPI: Final = Operation(
-    "node", "GET /admin/openapi.json", "This API as an OpenAPI 3.1 document.", output=dict[str, Any]
-)
+GET_OPENAPI: Final = Operation("GET /admin/openapi.json", "This API as an OpenAPI 3.1 document.", output=dict[str, Any])
 GET_CONSOLE_FILE: Final[Operation[None]] = Operation(
-    "console",
     "GET /console/{file}",
     "A script, the style or the icon of the console.",
+    noun="console",
     role="anyone",
     takes_any_query=True,
     files=("text/css", "text/javascript", "image/svg+xml"),
     errors=(UNKNOWN_FILE,),
 )
 FOLLOW_NODE: Final = Operation(
-    "console",
     "GET /admin/events",
     "The status now, then every change of it, of approvals and of the audit log, and signs of life.",
+    noun="console",
     output=NodeEvent[AuditRecord],
     is_stream=True,
 )
 
-_DECLARED: Final = operations_in(globals())
+_DECLARED: Final = operations_in(globals(), "node")
 OPERATIONS: Final = _DECLARED[:3]
 CONSOLE_OPERATIONS: Final = _DECLARED[3:]  # those of the console are the last of the API

@@ -189,9 +189,9 @@ _PATHS = (
 )
 CONSOLE_PAGES: Final[tuple[Operation[None], ...]] = tuple(
     Operation(
-        "console",
         f"GET {path}",
         f"The page {_PAGES[path].title} of the console, without data.",
+        noun="console",
         name=f"show_{_PAGES[path].script.removesuffix('.js')}",
         role="anyone",
         takes_any_query=True,

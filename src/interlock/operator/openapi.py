@@ -236,6 +236,9 @@ def _common_errors(operation: Operation[Any]) -> list[ErrorCase]:
     errors += _BODY_ERRORS if operation.input is not None else ()
     errors += () if is_for_anyone else (cases.UNAUTHORISED,)
     errors += (cases.ROLE_REQUIRED,) if operation.role in ("operator", "admin") else ()
+    # What the path names may not exist. A stream says so in an event, and a page in its own way.
+    is_about_named = "{" in operation.path and operation.output is not None and not operation.is_stream
+    errors += (cases.NOT_FOUND,) if is_about_named and all(case.status != 404 for case in operation.errors) else ()
     errors += (cases.FOREIGN_PAGE, cases.MISDIRECTED) if is_change else ()
     errors += (cases.SESSION_KEY,) if is_change and not is_for_anyone else ()
     return [*errors, cases.INTERNAL, cases.UNAVAILABLE]

@@ -144,12 +144,12 @@ class Operation(Generic[Output]):
     each event of a stream.
     """
 
-    noun: str  # the group in the OpenAPI document
     route: str  # method and path: "GET /admin/status"
     summary: str
     _: KW_ONLY
     name: str = ""  # that of its constant in small letters, where `operations_in` collects it
-    role: Role = "viewer"
+    noun: str = ""  # the group in the OpenAPI document; that of its module, where `operations_in` collects it
+    role: Role | None = None  # None: a viewer may look, and only an admin may change something
     input: Any = None  # the type of the request body; None: there is none
     form: Any = None  # the type of the fields, where a page may also send a form
     output: type[Output] | None = None  # None: a page or a file
@@ -161,6 +161,9 @@ class Operation(Generic[Output]):
     event: str = ""  # what each event is called; it then also carries the id of its value
     is_page: bool = False  # a browser gets HTML
     files: tuple[str, ...] = ()  # media types, where the reply is a file
+
+    def __post_init__(self) -> None:
+        self.role = self.role or ("viewer" if self.method == "GET" else "admin")
 
     @property
     def method(self) -> str:
@@ -201,14 +204,15 @@ class Operation(Generic[Output]):
         return "/".join(segments), query
 
 
-def operations_in(module: Mapping[str, object]) -> tuple[Operation[Any], ...]:
-    """Return the operations that a module declares, each named like its constant.
+def operations_in(module: Mapping[str, object], noun: str) -> tuple[Operation[Any], ...]:
+    """Return the operations that a module declares, each named like its constant. They are about `noun`, unless they
+    declare another one.
 
     `module` contains the module's global names, in the order of declaration.
     """
     constants = {name: value for name, value in module.items() if isinstance(value, Operation)}
     for name, operation in constants.items():
-        operation.name = name.lower()
+        operation.name, operation.noun = name.lower(), operation.noun or noun
     return tuple(constants.values())
 
 

@@ -8,7 +8,7 @@ from typing import Annotated, Final, Literal
 
 from msgspec import Meta, Struct
 
-from interlock.operator.operation import NOT_FOUND, ErrorCase, Operation, RequestBody, TextParameter, operations_in
+from interlock.operator.operation import ErrorCase, Operation, RequestBody, TextParameter, operations_in
 
 RoomPrivilege = Literal["full", "restricted"]
 
@@ -290,74 +290,55 @@ TOPIC: Final = TextParameter(name="topic", description="Which room, where the pa
 
 # Operations
 
-LIST_ROOMS: Final = Operation("rooms", "GET /admin/rooms", "Every room.", output=Rooms)
+LIST_ROOMS: Final = Operation("GET /admin/rooms", "Every room.", output=Rooms)
 CREATE_ROOM: Final = Operation(
-    "rooms",
     "POST /admin/rooms",
     "Make a room. It keeps its history while it is empty.",
-    role="admin",
     input=CreateRoom,
     output=Room,
     status=201,
     errors=(BAD_TOPIC, ROOM_EXISTS),
 )
 LIST_CONNECTIONS: Final = Operation(
-    "rooms",
-    "GET /admin/rooms/{topic}/connections",
-    "Who is connected to a room.",
-    output=RoomConnections,
-    errors=(NOT_FOUND,),
+    "GET /admin/rooms/{topic}/connections", "Who is connected to a room.", output=RoomConnections
 )
 LIST_PARTICIPANTS: Final = Operation(
-    "rooms",
     "GET /admin/rooms/{topic}/participants",
     "Who is or was in a room, with the record of each.",
     output=RoomParticipants,
-    errors=(NOT_FOUND,),
 )
 SHOW_OBSERVED: Final = Operation(
-    "rooms",
     "GET /admin/rooms/{topic}/observed",
     "What the room would have refused as a mixed one, from the record of its time in observe mode.",
     output=ObservedRoom,
-    errors=(NOT_FOUND,),
 )
 MIGRATE: Final = Operation(
-    "rooms",
     "POST /admin/rooms/{topic}/migrate",
     "Make those full who would be refused something as restricted.",
-    role="admin",
     output=ObservedRoom,
-    errors=(NOT_FOUND,),
 )
 PROMOTE: Final = Operation(
-    "rooms",
     "POST /admin/participants/{id}/promote",
     "Let a participant send MCP messages, from its next one on.",
-    role="admin",
     input=ChangePrivilege,
     output=Promoted,
     query=(TOPIC,),
-    errors=(NOT_FOUND, TOPIC_REQUIRED, SELF_PROMOTION, PARTICIPANT_REMOVED),
+    errors=(TOPIC_REQUIRED, SELF_PROMOTION, PARTICIPANT_REMOVED),
 )
 DEMOTE: Final = Operation(
-    "rooms",
     "POST /admin/participants/{id}/demote",
     "Let a participant only propose, from its next message on.",
-    role="admin",
     input=ChangePrivilege,
     output=Demoted,
     query=(TOPIC,),
-    errors=(NOT_FOUND, TOPIC_REQUIRED, PARTICIPANT_REMOVED),
+    errors=(TOPIC_REQUIRED, PARTICIPANT_REMOVED),
 )
 DISCONNECT: Final = Operation(
-    "rooms",
     "POST /admin/participants/{id}/disconnect",
     "Remove a participant: it may come in again when it is promoted or demoted.",
-    role="admin",
     output=Disconnected,
     query=(TOPIC,),
-    errors=(NOT_FOUND, TOPIC_REQUIRED),
+    errors=(TOPIC_REQUIRED,),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "rooms")

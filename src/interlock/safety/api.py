@@ -62,25 +62,21 @@ class NameAgent(RequestBody, frozen=True, kw_only=True):
 # Operations
 
 LIST_AGENTS: Final = Operation(
-    "agents", "GET /admin/agents", "Agents inside the safety loop, the blocked ones first.", output=Agents
+    "GET /admin/agents", "Agents inside the safety loop, the blocked ones first.", output=Agents
 )
 ORDER_CHALLENGE: Final = Operation(
-    "agents",
     "POST /admin/agents/challenge",
     "Order a fresh code for a blocked agent; the one before is void. This answer does not show it.",
-    role="admin",
     input=NameAgent,
     output=Agent,
     errors=(NOT_FOUND,),
 )
 ABORT_AGENT: Final = Operation(
-    "agents",
     "POST /admin/agents/abort",
     "End what an agent is doing. A block stays.",
-    role="admin",
     input=NameAgent,
     output=Agent,
     errors=(NOT_FOUND,),
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "agents")

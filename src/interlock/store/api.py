@@ -87,7 +87,7 @@ LIMIT: Final = IntegerParameter(
 # Operations
 
 READ_AUDIT: Final = Operation(
-    "node", "GET /admin/audit", "A page of the audit log.", output=AuditPage[AuditRecord], query=(AFTER, LIMIT)
+    "GET /admin/audit", "A page of the audit log.", output=AuditPage[AuditRecord], query=(AFTER, LIMIT)
 )
 
-OPERATIONS: Final = operations_in(globals())
+OPERATIONS: Final = operations_in(globals(), "node")
