@@ -1,8 +1,10 @@
 """The frame of every verb: shared options, loading of the configuration, and reporting of failures.
 
 `verb` registers a function on a typer app. The function takes an `Invocation` and its own typer parameters; the shared
-options are appended. An expected failure is reported as one line and a hint, an unexpected failure as the id of a log
-entry. If the configuration cannot be read, the message names the first problem.
+options are appended. Options that several commands share are a group: a dataclass whose members are options and have
+defaults. A command with a parameter of this type takes all of them. An expected failure is reported as one line and a
+hint, an unexpected failure as the id of a log entry. If the configuration cannot be read, the message names the first
+problem.
 """
 
 import inspect
@@ -11,7 +13,7 @@ import re
 import sys
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from functools import cached_property
 from pathlib import Path
 from shlex import quote
@@ -163,10 +165,13 @@ def verb(
         help_text, _, described_options = help_text.partition("\n\nOptions:\n")
         signature = inspect.signature(body)
         own = list(signature.parameters.values())[1:]
+        groups: dict[str, Any] = {each.name: each.annotation for each in own if is_dataclass(each.annotation)}
         for parameter, text in _OPTION_HELP.findall(described_options):
             signature.parameters[parameter].annotation.__metadata__[0].help = re.sub(r"\n +", " ", text)
 
         def run(**arguments: Any) -> None:
+            for parameter, group in groups.items():
+                arguments[parameter] = group(**{each.name: arguments.pop(each.name) for each in _members(group)})
             shared = {parameter.name: arguments.pop(parameter.name) for parameter in _SHARED}
             invocation = Invocation(**{name.removeprefix("shared_"): value for name, value in shared.items()})
             try:
@@ -191,6 +196,7 @@ def verb(
                 invocation.out.failure(unexpected_failure(invocation))
                 raise typer.Exit(EXIT_REFUSED) from None
 
+        own = [option for each in own for option in (_members(each.annotation) if each.name in groups else [each])]
         own = [parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY) for parameter in own]
         run.__signature__ = inspect.Signature([*own, *_SHARED])  # type: ignore[attr-defined]
         run.__annotations__ = {}
@@ -199,6 +205,12 @@ def verb(
         return body
 
     return register
+
+
+def _members(group: Any) -> list[inspect.Parameter]:
+    """Return the options of a group, each as a parameter of a command."""
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return [inspect.Parameter(each.name, kind, default=each.default, annotation=each.type) for each in fields(group)]
 
 
 def _epilog(examples: str) -> str:

@@ -4,7 +4,7 @@ from typing import Annotated
 
 import typer
 
-from interlock.approvals.cli.keys import FromDescriptor
+from interlock.approvals.cli.keys import KeyChoice
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage
 from interlock.safety import api
@@ -48,8 +48,7 @@ def unblock(
     of: Annotated[str | None, option("--of", "Whose agent it is.", "CLIENT")] = None,
     code: Annotated[bool, option("--code", "Do not unblock: order a fresh code, and show it.")] = False,
     reason: Annotated[str | None, option("--reason", "Why; it is recorded.", "TEXT")] = None,
-    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
-    passphrase_fd: FromDescriptor = None,
+    key: KeyChoice,
 ) -> None:
     """Unblock an agent, with your signature.
 
@@ -78,10 +77,10 @@ def unblock(
     body = api.NameAgent(principal=blocked.principal, name=blocked.name)
     fresh = node.call(api.ORDER_CHALLENGE, body=body).as_(api.Agent)
     if code:
-        reveal(invocation, fresh.approval_id or "", key, passphrase_fd)
+        reveal(invocation, fresh.approval_id or "", key)
         return
     shown = node.call(GET_APPROVAL, id=fresh.approval_id or "").as_(Approval)
-    proof = prove(shown, choice=None, key=key, passphrase_fd=passphrase_fd)
+    proof = prove(shown, key, choice=None)
     decision = DecideApproval(decision="approve", proof=proof, reason=reason)
     if invocation.call_or_print(DECIDE_APPROVAL, id=fresh.approval_id or "", body=decision) is not None:
         invocation.out.line(f"unblocked: {blocked.name}, of {blocked.principal}")

@@ -11,7 +11,7 @@ from tests.cli.program import Inline, Interlock
 from tests.operator.fake_approvals import approval
 
 from interlock.approvals import api
-from interlock.approvals.cli.keys import own_name
+from interlock.approvals.cli.keys import KeyChoice, own_name
 from interlock.approvals.cli.signing import prove
 from interlock.approvals.protocol.approval import Approval, Kind, Source
 from interlock.approvals.protocol.digests import shown_digest, signed_digest
@@ -52,7 +52,7 @@ def shown(arguments: str | None = ARGUMENTS, **changes: Any) -> Answer:
 
 
 def sign(answer: Answer, said: str | None = None, key: str | None = "ada") -> dict[str, Any]:
-    proof: dict[str, Any] = json.loads(bytes(prove(answer.as_(api.Approval), choice=said, key=key, passphrase_fd=None)))
+    proof: dict[str, Any] = json.loads(bytes(prove(answer.as_(api.Approval), KeyChoice(key=key), choice=said)))
     return proof
 
 

@@ -7,12 +7,13 @@ of the user replace the proposals for the same arguments.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Any
 
 import typer
 
 from interlock.approvals import grants_api
-from interlock.approvals.cli.keys import FromDescriptor
+from interlock.approvals.cli.keys import KeyChoice
 from interlock.approvals.grant_terms import pointer_of
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import tool_names
@@ -23,20 +24,65 @@ EACH = "[]"  # behind the name of an argument: each item of a list
 _DURATION = re.compile(r"(\d{1,6})\s*(s|m|min|h|d)")
 _SECONDS = {"s": 1, "m": 60, "min": 60, "h": 3600, "d": 86_400}
 
-Below = Annotated[
-    list[str] | None, option("--below", "A path inside this folder; ARG[] for a list of paths.", "ARG=FOLDER")
-]
-OneOf = Annotated[list[str] | None, option("--one-of", "One of these values; may be repeated.", "ARG=A,B")]
-Most = Annotated[list[str] | None, option("--max", "A number from 0 to this one.", "ARG=NUMBER")]
-Least = Annotated[list[str] | None, option("--min", "The smallest number instead of 0.", "ARG=NUMBER")]
-Equal = Annotated[
-    list[str] | None, option("--equal", "Exactly this value; without VALUE, that of the held call.", "ARG[=VALUE]")
-]
-Free = Annotated[list[str] | None, option("--any", "Any value of this argument, or none.", "ARG")]
-Calls = Annotated[
-    int | None, typer.Option("--calls", metavar="N", min=1, help="For this many calls.", show_default=False)
-]
-For = Annotated[str | None, option("--for", "For this long: 30m, 8h, 7d (a day by default).", "TIME")]
+Texts = list[str] | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class GrantLimits:
+    """The options that say which calls a standing grant covers, and how many or for how long."""
+
+    below: Annotated[
+        Texts, option("--below", "A path inside this folder; ARG[] for a list of paths.", "ARG=FOLDER")
+    ] = None
+    one_of: Annotated[Texts, option("--one-of", "One of these values; may be repeated.", "ARG=A,B")] = None
+    most: Annotated[Texts, option("--max", "A number from 0 to this one.", "ARG=NUMBER")] = None
+    least: Annotated[Texts, option("--min", "The smallest number instead of 0.", "ARG=NUMBER")] = None
+    equal: Annotated[
+        Texts, option("--equal", "Exactly this value; without VALUE, that of the held call.", "ARG[=VALUE]")
+    ] = None
+    free: Annotated[Texts, option("--any", "Any value of this argument, or none.", "ARG")] = None
+    calls: Annotated[
+        int | None, typer.Option("--calls", metavar="N", min=1, help="For this many calls.", show_default=False)
+    ] = None
+    time: Annotated[str | None, option("--for", "For this long: 30m, 8h, 7d (a day by default).", "TIME")] = None
+
+    def rules(self, arguments: Mapping[str, Any] | None = None) -> list[grants_api.GrantRule]:
+        """Return the rules that the options give. `arguments` are the arguments of the held call; if an argument
+        is a list there, its rule applies to each item.
+        """
+        rules: list[grants_api.GrantRule] = []
+        for text in self.below or ():
+            at, each, folder = _assignment(text, "--below", arguments)
+            rules.append(grants_api.GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
+        for text in self.one_of or ():
+            at, each, values = _assignment(text, "--one-of", arguments)
+            like = _at(arguments, at)
+            allowed = [_value(item, like) for item in values.split(",")]
+            rules.append(grants_api.GrantRule(at=at, kind="one_of", value=allowed, each=each))
+        ends: dict[str, list[Any]] = {}
+        for texts, place, name in ((self.most, 1, "--max"), (self.least, 0, "--min")):
+            for text in texts or ():
+                at, each, number = _assignment(text, name, arguments)
+                try:
+                    bound = int(number) if number.lstrip("-").isdecimal() else float(number)
+                except ValueError:
+                    raise BadUsage("usage", f"{name}: {number} is no number") from None
+                ends.setdefault(at, [0, None, each])[place] = bound
+        for at, (smallest, largest, each) in ends.items():
+            if largest is None:
+                raise BadUsage("usage", f"{at}: --min alone leaves it open how large it may be", hint="add --max")
+            rules.append(grants_api.GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
+        for text in self.equal or ():
+            name, bounds, value = text.partition("=")
+            at = _pointer(name)
+            held = _at(arguments, at)
+            if not bounds and held is _ABSENT:
+                raise BadUsage("usage", f"--equal {text} names no argument of the call", hint="--equal ARG=VALUE")
+            rules.append(grants_api.GrantRule(at=at, kind="equals", value=_value(value, held) if bounds else held))
+        rules += [
+            grants_api.GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in self.free or ()
+        ]
+        return rules
 
 
 def seconds_of(text: str | None) -> int | None:
@@ -46,52 +92,6 @@ def seconds_of(text: str | None) -> int | None:
     if match is None:
         raise BadUsage("usage", f"{text} is no time", hint="--for 30m, 8h or 7d")
     return int(match[1]) * _SECONDS[match[2]]
-
-
-def rules_of(
-    *,
-    below: Sequence[str] | None,
-    one_of: Sequence[str] | None,
-    most: Sequence[str] | None,
-    least: Sequence[str] | None,
-    equal: Sequence[str] | None,
-    free: Sequence[str] | None,
-    arguments: Mapping[str, Any] | None = None,
-) -> list[grants_api.GrantRule]:
-    """Return the rules of a grant from command options. `arguments` are the arguments of the held call; if an argument
-    is a list there, its rule applies to each item.
-    """
-    rules: list[grants_api.GrantRule] = []
-    for text in below or ():
-        at, each, folder = _assignment(text, "--below", arguments)
-        rules.append(grants_api.GrantRule(at=at, kind="below", value=folder.rstrip("/"), each=each))
-    for text in one_of or ():
-        at, each, values = _assignment(text, "--one-of", arguments)
-        like = _at(arguments, at)
-        allowed = [_value(item, like) for item in values.split(",")]
-        rules.append(grants_api.GrantRule(at=at, kind="one_of", value=allowed, each=each))
-    ends: dict[str, list[Any]] = {}
-    for texts, place, name in ((most, 1, "--max"), (least, 0, "--min")):
-        for text in texts or ():
-            at, each, number = _assignment(text, name, arguments)
-            try:
-                bound = int(number) if number.lstrip("-").isdecimal() else float(number)
-            except ValueError:
-                raise BadUsage("usage", f"{name}: {number} is no number") from None
-            ends.setdefault(at, [0, None, each])[place] = bound
-    for at, (smallest, largest, each) in ends.items():
-        if largest is None:
-            raise BadUsage("usage", f"{at}: --min alone leaves it open how large it may be", hint="add --max")
-        rules.append(grants_api.GrantRule(at=at, kind="range", value=[smallest, largest], each=bool(each)))
-    for text in equal or ():
-        name, bounds, value = text.partition("=")
-        at = _pointer(name)
-        held = _at(arguments, at)
-        if not bounds and held is _ABSENT:
-            raise BadUsage("usage", f"--equal {text} names no argument of the call", hint="--equal ARG=VALUE")
-        rules.append(grants_api.GrantRule(at=at, kind="equals", value=_value(value, held) if bounds else held))
-    rules += [grants_api.GrantRule(at="" if name == "*" else _pointer(name), kind="any") for name in free or ()]
-    return rules
 
 
 def with_proposed(
@@ -213,17 +213,9 @@ def sign(
     tool: Annotated[str, typer.Argument(metavar="TOOL", help="The name of the tool.", autocompletion=tool_names)],
     *,
     who: Annotated[str, option("--who", "The caller, as interlock approvals names it.", "CALLER")],
-    below: Below = None,
-    one_of: OneOf = None,
-    most: Most = None,
-    least: Least = None,
-    equal: Equal = None,
-    free: Free = None,
-    calls: Calls = None,
-    time: For = None,
+    limits: GrantLimits,
     reason: Annotated[str | None, option("--reason", "Why; it is signed too.", "TEXT")] = None,
-    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None,
-    passphrase_fd: FromDescriptor = None,
+    key: KeyChoice,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask: I have read what it lets pass.")] = False,
 ) -> None:
     """Sign a standing grant: calls of a tool by one caller run without being held, within limits.
@@ -238,11 +230,10 @@ def sign(
     """
     from interlock.approvals.cli.signing import sign_drafted
 
-    rules = rules_of(below=below, one_of=one_of, most=most, least=least, equal=equal, free=free)
-    seconds = seconds_of(time)
-    wanted = grants_api.DraftGrant(tool=tool, who=who, rules=tuple(rules), calls=calls, seconds=seconds, reason=reason)
+    rules, seconds = tuple(limits.rules()), seconds_of(limits.time)
+    wanted = grants_api.DraftGrant(tool=tool, who=who, rules=rules, calls=limits.calls, seconds=seconds, reason=reason)
     draft = invocation.node.call(grants_api.DRAFT_GRANT, body=wanted).as_(grants_api.GrantDraft)
-    sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
+    sign_drafted(invocation, draft, key, yes=yes)
 
 
 @verb(app, "revoke")

@@ -16,8 +16,8 @@ from msgspec import UNSET, Raw
 from rich.text import Text
 
 from interlock.approvals import api, grants_api
-from interlock.approvals.cli.grants import Below, Calls, Equal, For, Free, Least, Most, OneOf, rules_of, seconds_of
-from interlock.approvals.cli.keys import FromDescriptor, can_ask
+from interlock.approvals.cli.grants import GrantLimits, seconds_of
+from interlock.approvals.cli.keys import KeyChoice, can_ask
 from interlock.approvals.protocol import approval as records
 from interlock.approvals.protocol.approval import Status
 from interlock.approvals.protocol.digests import REVEAL, SURFACE
@@ -198,8 +198,7 @@ def approvals(
     kind: Annotated[Kind | None, option("--kind", f"One kind only: {', '.join(get_args(Kind))}.", "KIND")] = None,
     everything: Annotated[bool, option("--all")] = False,
     code: Annotated[bool, option("--code")] = False,
-    key: Annotated[str | None, option("--key", metavar="NAME")] = None,
-    passphrase_fd: FromDescriptor = None,
+    key: KeyChoice,
     watch: Annotated[bool, typer.Option("--watch", "-w")] = False,
 ) -> None:
     """Show what waits for a decision.
@@ -210,7 +209,6 @@ def approvals(
         words: One approval in full.
         everything: Also what was decided, and what lapsed.
         code: Show the code of an agent's challenge too; takes your key.
-        key: Which of your keys signs.
         watch: Show changes until Ctrl-C.
 
     Examples:
@@ -227,7 +225,7 @@ def approvals(
         if watch:
             raise BadUsage("usage", "--watch shows all of them; leave show out")
         if code:
-            reveal(invocation, reference, key, passphrase_fd)
+            reveal(invocation, reference, key)
         elif (approval := invocation.call_or_print(api.GET_APPROVAL, id=reference)) is not None:
             draw_preview(invocation, approval)
             if approval.status == "pending":
@@ -266,14 +264,14 @@ def _lines(listed: api.Approvals, width: int) -> "list[Text]":
     return table(listed.approvals, width) + ([Text(f"and {more} older ones", style="dim")] if more else [])
 
 
-def reveal(invocation: Invocation, reference: str, key: str | None, passphrase_fd: int | None) -> None:
+def reveal(invocation: Invocation, reference: str, key: KeyChoice) -> None:
     """Show the code or token of an approval. The node returns it only for a proof signed by an approver."""
     from interlock.approvals.cli.signing import prove
 
     approval = invocation.node.call(api.GET_APPROVAL, id=reference).as_(api.Approval)
     if approval.source != "aql":
         raise Refused("no_code", "only what agents wait for has a code")
-    proof = prove(approval, choice=REVEAL, key=key, passphrase_fd=passphrase_fd)
+    proof = prove(approval, key, choice=REVEAL)
     body = api.RevealCode(proof=msgspec.json.decode(proof)["token"])
     if (revealed := invocation.call_or_print(api.REVEAL_CODE, id=approval.id, body=body)) is None:
         return
@@ -344,20 +342,12 @@ def approve(
     *,
     tool_class: Annotated[ToolClass | None, option("--class")] = None,
     reason: Annotated[str | None, option("--reason", metavar="TEXT")] = None,
-    key: Annotated[str | None, option("--key", metavar="NAME")] = None,
-    passphrase_fd: FromDescriptor = None,
+    key: KeyChoice,
     proof: Annotated[str | None, option("--proof", metavar="TOKEN")] = None,
     code: Annotated[str | None, option("--code", metavar="CODE")] = None,
     yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
     standing: Annotated[bool, option("--standing")] = False,
-    below: Below = None,
-    one_of: OneOf = None,
-    most: Most = None,
-    least: Least = None,
-    equal: Equal = None,
-    free: Free = None,
-    calls: Calls = None,
-    time: For = None,
+    limits: GrantLimits,
 ) -> None:
     """Approve what waits, with your signature.
 
@@ -370,7 +360,6 @@ def approve(
     Options:
         tool_class: The class of the tool, or what happens to a provisional name.
         reason: Why; it is recorded.
-        key: Which of your keys signs.
         proof: A proof that was signed elsewhere, or - for stdin.
         code: For the first approver: the setup code that the terminal of the node shows.
         yes: Do not ask: I have read what will happen.
@@ -397,13 +386,12 @@ def approve(
         from interlock.approvals.cli.signing import draft_from_call, sign_drafted
 
         arguments = msgspec.json.decode(bytes(approval.params), type=dict[str, Any] | None) or {}
-        limits = {"below": below, "one_of": one_of, "most": most, "least": least, "equal": equal, "free": free}
-        rules = rules_of(**limits, arguments=arguments)
-        wanted = grants_api.DraftGrant(approval=approval.id, calls=calls, seconds=seconds_of(time), reason=reason)
+        rules, seconds = limits.rules(arguments), seconds_of(limits.time)
+        wanted = grants_api.DraftGrant(approval=approval.id, calls=limits.calls, seconds=seconds, reason=reason)
         draft = draft_from_call(invocation, wanted, rules)
-        sign_drafted(invocation, draft, yes=yes, key=key, passphrase_fd=passphrase_fd)
+        sign_drafted(invocation, draft, key, yes=yes)
         return
-    if any(option is not None for option in (below, one_of, most, least, equal, free, calls, time)):
+    if limits != GrantLimits():
         raise BadUsage("usage", "these options are of a standing grant", hint="add --standing")
     if approval.requires == "proof" and not approval.approvers and code is None and proof is None:
         raise _no_approver(invocation, approval)
@@ -412,7 +400,7 @@ def approve(
         _confirm(approval, choice)
     body = api.DecideApproval(
         decision="approve",
-        proof=UNSET if code is not None else _proof(approval, proof, choice, key, passphrase_fd),
+        proof=UNSET if code is not None else _proof(approval, proof, choice, key),
         code=code,
         reason=reason,
         tool_class=next((name for name in CLASSES if name == choice), None),
@@ -465,13 +453,11 @@ def _confirm(approval: api.Approval, answer: str | None) -> None:
         raise Waits("not_decided", "nothing was decided; it still waits", hint=hint)
 
 
-def _proof(
-    approval: api.Approval, supplied: str | None, choice: str | None, key: str | None, passphrase_fd: int | None
-) -> "Raw":
+def _proof(approval: api.Approval, supplied: str | None, choice: str | None, key: KeyChoice) -> "Raw":
     if supplied is None:
         from interlock.approvals.cli.signing import prove
 
-        return prove(approval, choice=choice, key=key, passphrase_fd=passphrase_fd)
+        return prove(approval, key, choice=choice)
 
     token = sys.stdin.read(65_536) if supplied == "-" else supplied
     return msgspec.Raw(msgspec.json.encode(token.strip()))

@@ -11,6 +11,7 @@ import sys
 import time
 import tomllib
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
@@ -18,7 +19,7 @@ import msgspec
 import typer
 
 from interlock.approvals.api import GET_INVITATION, INVITE_PASSKEY, Invitation, InvitePasskey
-from interlock.cli.command import Invocation
+from interlock.cli.command import Invocation, option
 from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.text import as_typed
 from interlock.config.folders import config_folder
@@ -33,6 +34,14 @@ _READ_FROM = "Read the passphrase from this descriptor."
 FromDescriptor = Annotated[
     int | None, typer.Option("--passphrase-fd", metavar="N", min=0, help=_READ_FROM, show_default=False)
 ]
+
+
+@dataclass(frozen=True)
+class KeyChoice:
+    """The options of a command that signs: which key of the user, and where its passphrase is read."""
+
+    key: Annotated[str | None, option("--key", "Which of your keys signs.", "NAME")] = None
+    passphrase_fd: FromDescriptor = None
 
 
 def can_ask() -> bool:

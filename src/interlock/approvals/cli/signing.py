@@ -14,7 +14,7 @@ from msgspec.structs import astuple, replace
 
 from interlock.approvals import api, grants_api
 from interlock.approvals.cli.grants import with_proposed
-from interlock.approvals.cli.keys import OperatorKeys, can_ask, own_name, read_passphrase
+from interlock.approvals.cli.keys import KeyChoice, OperatorKeys, can_ask, own_name, read_passphrase
 from interlock.approvals.grant_terms import grant_digest
 from interlock.approvals.protocol import digests
 from interlock.approvals.protocol.approval import Kind
@@ -29,33 +29,31 @@ from interlock.wire.refusal import Refused
 JTI_BYTES = 16
 
 
-def prove(shown: api.Approval, *, choice: str | None, key: str | None, passphrase_fd: int | None) -> Raw:
+def prove(shown: api.Approval, key: KeyChoice, *, choice: str | None) -> Raw:
     """Sign an approval, and return the `proof` member for POST /approvals/{id}. `choice` is the chosen answer if the
     approval has several possible answers.
     """
     digest, node = _digest(shown, choice), shown.aggregator_id
     question = ProofQuestion(confirmation_id=shown.id, call_digest=digest, tool=shown.tool, aggregator_id=node)
-    return sign(question, key=key, passphrase_fd=passphrase_fd, approvers=shown.approvers)
+    return sign(question, key, approvers=shown.approvers)
 
 
-def prove_classes(
-    aggregator_id: str, id: str, entries: Sequence[api.ToolRuling], *, key: str | None, passphrase_fd: int | None
-) -> Raw:
+def prove_classes(aggregator_id: str, id: str, entries: Sequence[api.ToolRuling], key: KeyChoice) -> Raw:
     """Sign the classes of tools that the user was shown, and return the proof."""
     digest, tool = digests.classification_digest(id, map(astuple, entries)), entries[0].tool
     question = ProofQuestion(confirmation_id=id, call_digest=digest, tool=tool, aggregator_id=aggregator_id)
-    return sign(question, key=key, passphrase_fd=passphrase_fd)
+    return sign(question, key)
 
 
-def sign(question: ProofQuestion, *, key: str | None, passphrase_fd: int | None, approvers: Sequence[str] = ()) -> Raw:
+def sign(question: ProofQuestion, key: KeyChoice, *, approvers: Sequence[str] = ()) -> Raw:
     """Return a proof signed by a key of the user on this machine. If the node names `approvers`, one of their keys
     signs.
     """
     keys = OperatorKeys()
     names, own = keys.names(), own_name()
     entitled = [name for name in names if name in approvers]
-    if key is not None:
-        name = key
+    if key.key is not None:
+        name = key.key
     elif own not in entitled and len(entitled) == 1:
         name = entitled[0]
     elif own in names or not names:
@@ -64,7 +62,7 @@ def sign(question: ProofQuestion, *, key: str | None, passphrase_fd: int | None,
         raise BadUsage("which_key", f"there are several keys: {', '.join(names)}", hint="choose one with --key NAME")
     else:
         name = names[0]
-    signer = keys.open(name, lambda: read_passphrase(name, passphrase_fd))
+    signer = keys.open(name, lambda: read_passphrase(name, key.passphrase_fd))
     claims = claims_of(question, issuer=name, jti=secrets.token_urlsafe(JTI_BYTES), now=time.time())
     return Raw(msgspec.json.encode({"type": "operator_signature", "token": signer.sign(TYP, claims)}))
 
@@ -124,9 +122,7 @@ def draft_from_call(
     return invocation.node.call(grants_api.DRAFT_GRANT, body=replace(wanted, rules=rules)).as_(grants_api.GrantDraft)
 
 
-def sign_drafted(
-    invocation: Invocation, draft: grants_api.GrantDraft, *, yes: bool, key: str | None, passphrase_fd: int | None
-) -> None:
+def sign_drafted(invocation: Invocation, draft: grants_api.GrantDraft, key: KeyChoice, *, yes: bool) -> None:
     out = invocation.out
     if not out.as_json:
         out.lines("\n".join(grant_lines(draft.words)))
@@ -143,7 +139,7 @@ def sign_drafted(
         raise _not_what_is_shown("grant")
     node = grant.aggregator_id
     question = ProofQuestion(confirmation_id=grant.id, call_digest=digest, tool=grant.tool, aggregator_id=node)
-    proof = sign(question, key=key, passphrase_fd=passphrase_fd)
+    proof = sign(question, key)
     signed = invocation.call_or_print(grants_api.SIGN_GRANT, body=grants_api.SignGrant(terms=draft.terms, proof=proof))
     if signed is None:
         return

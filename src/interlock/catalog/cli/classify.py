@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.approvals.cli.keys import FromDescriptor, can_ask
+from interlock.approvals.cli.keys import KeyChoice, can_ask
 from interlock.cli.command import Invocation
 from interlock.cli.completion import tool_names
 from interlock.cli.terminal.errors import BadUsage, Waits
@@ -104,8 +104,7 @@ def classify(
     *,
     classes: Annotated[list[str] | None, typer.Option("--class", metavar="TOOL=CLASS")] = None,
     rules: Annotated[bool, typer.Option("--rules")] = False,
-    key: Annotated[str | None, typer.Option("--key", metavar="NAME", show_default=False)] = None,
-    passphrase_fd: FromDescriptor = None,
+    key: KeyChoice,
     yes: Annotated[bool, typer.Option("--yes", "-y")] = False,
 ) -> None:
     """Classify the tools that do not say what they do.
@@ -118,7 +117,6 @@ def classify(
         pattern: A glob of names, or one name.
         classes: The class of a tool; may be repeated.
         rules: Print rules to paste instead of asking.
-        key: Which of your keys signs.
         yes: Sign what is proposed without asking.
 
     Examples:
@@ -143,11 +141,11 @@ def classify(
         and can_ask()
         and not (rules or out.as_json)
     ):
-        _ask(invocation, pattern, key, passphrase_fd)  # withheld, perhaps: the node knows
+        _ask(invocation, pattern, key)  # withheld, perhaps: the node knows
     elif not matching and not out.as_json:
         out.remark("every tool says what it does" if pattern is None else f"no tool to classify matches {pattern}")
     elif yes:
-        _sign(invocation, proposals.aggregator_id, _said(matching, classes), key, passphrase_fd)
+        _sign(invocation, proposals.aggregator_id, _said(matching, classes), key)
     elif out.as_json:
         unclassified = [
             {
@@ -172,7 +170,7 @@ def classify(
 
         nothing = "nothing was signed; their calls wait"
         corrected = ask_classes("Sign this?", _originals(entries), show, out.remark, nothing_done=nothing)
-        _sign(invocation, proposals.aggregator_id, _changed(entries, corrected), key, passphrase_fd)
+        _sign(invocation, proposals.aggregator_id, _changed(entries, corrected), key)
 
 
 def _originals(proposals: "Sequence[ClassProposal]") -> dict[str, str]:
@@ -218,8 +216,7 @@ def _sign(
     invocation: Invocation,
     aggregator_id: str,
     proposals: "Sequence[ClassProposal]",
-    key: str | None,
-    passphrase_fd: int | None,
+    key: KeyChoice,
 ) -> None:
     import uuid
 
@@ -234,7 +231,7 @@ def _sign(
     answers = []
     for start in range(0, len(entries), CLASSIFIED_MAX):
         part, id = entries[start : start + CLASSIFIED_MAX], str(uuid.uuid4())
-        proof = prove_classes(aggregator_id, id, part, key=key, passphrase_fd=passphrase_fd)
+        proof = prove_classes(aggregator_id, id, part, key)
         body = SignClasses(id=id, entries=part, proof=proof)
         answers.append(invocation.node.call(SIGN_CLASSES, body=body).as_(ClassifiedTools))
     done = ClassifiedTools(
@@ -261,7 +258,7 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
     return lines
 
 
-def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int | None) -> None:
+def _ask(invocation: Invocation, name: str, key: KeyChoice) -> None:
     """Ask about one tool that is withheld or was denied, and show everything that its server declares about it."""
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
     from interlock.approvals.cli.inbox import CLASSES, draw_preview, is_folded
@@ -282,7 +279,7 @@ def _ask(invocation: Invocation, name: str, key: str | None, passphrase_fd: int 
     if word == SKIP:
         out.advice(f"{approval.tool} waits: interlock approvals")
         return
-    proof = prove(approval, choice=word, key=key, passphrase_fd=passphrase_fd)
+    proof = prove(approval, key, choice=word)
     tool_class = next((known_class for known_class in CLASSES if known_class == word), None)
     body = DecideApproval(decision="approve", proof=proof, tool_class=tool_class)
     node.call(DECIDE_APPROVAL, id=approval.id, body=body)

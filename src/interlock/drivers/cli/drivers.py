@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from interlock.approvals.cli.keys import require_terminal
+from interlock.approvals.cli.keys import KeyChoice, require_terminal
 from interlock.catalog.api import LIST_SKILLS
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable, Waits
@@ -141,7 +141,7 @@ def accept_files(invocation: Invocation, key: str, digest: str, *, signs: bool =
     from interlock.approvals.protocol.digests import ACCEPT
 
     request = invocation.node.call(GET_APPROVAL, id=approval).as_(Approval)
-    signed = DecideApproval(decision="approve", proof=prove(request, choice=ACCEPT, key=None, passphrase_fd=None))
+    signed = DecideApproval(decision="approve", proof=prove(request, KeyChoice(), choice=ACCEPT))
     invocation.node.call(DECIDE_APPROVAL, id=approval, body=signed, timeout=CHANGE_TIMEOUT_S)
     return invocation.node.call(api.GET_DRIVER, name=key)
 
