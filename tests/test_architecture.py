@@ -43,9 +43,9 @@ PART_OF = {"operations": "operator", "cli": "cli", "parts": "node"}
 API_MODULE = re.compile(r"interlock\.(?:\w+\.(?:\w+_)?api|operator\.operation)")
 API_IMPORTS = frozenset({"collections", "dataclasses", "typing", "msgspec"})
 
-# The declarations of capabilities, which may be imported from everywhere. What they name as "module:attribute" is
+# The table of capabilities, which may be imported from everywhere. What it names as "module:attribute" is
 # imported when it is used.
-CAPABILITY_MODULE = re.compile(r"interlock\.(?:\w+\.capability|node\.capabilities)")
+CAPABILITY_MODULE = re.compile(r"interlock\.(?:core\.capability|node\.capabilities)")
 DECLARATIONS = re.compile(f"{API_MODULE.pattern}|{CAPABILITY_MODULE.pattern}")
 CAPABILITY_IMPORTS = frozenset({"collections", "functools", "importlib", "typing"})
 
@@ -451,7 +451,7 @@ BREACHES: list[tuple[Rule, str, str]] = [
     (running_parts_import_downward, "interlock.attic.x", ""),
     (api_modules_import_only_each_other, "interlock.rooms.api", "import asyncio"),
     (api_modules_import_only_each_other, "interlock.rooms.api", "from interlock.rooms.rooms import Rooms"),
-    (capability_modules_are_light, "interlock.rooms.capability", "from interlock.rooms.rooms import Rooms"),
+    (capability_modules_are_light, "interlock.node.capabilities", "from interlock.rooms.rooms import Rooms"),
     (capability_modules_are_light, "interlock.node.capabilities", "import msgspec"),
     (running_parts_import_downward, "interlock.rooms.rooms", "from interlock.rooms.parts import RoomParts"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    a = A(lambda: b)\n    b = B(a)"),
@@ -502,8 +502,8 @@ ALLOWED: list[tuple[Rule, str, str]] = [
     (api_modules_import_only_each_other, "interlock.links.api", "from interlock.guard.api import Spent"),
     (running_parts_import_downward, "interlock.rooms.cli", "from interlock.cli.terminal import output"),
     (running_parts_import_downward, "interlock.rooms.parts", "from interlock.node.common_parts import CallParts"),
-    (running_parts_import_downward, "interlock.config.x", "from interlock.node.capabilities import capabilities"),
-    (capability_modules_are_light, "interlock.rooms.capability", 'PARTS = "interlock.rooms.parts:RoomParts"'),
+    (running_parts_import_downward, "interlock.config.x", "from interlock.node.capabilities import CAPABILITIES"),
+    (capability_modules_are_light, "interlock.node.capabilities", 'PARTS = "interlock.rooms.parts:RoomParts"'),
     (running_parts_import_downward, "interlock.__main__", "from interlock.cli import app"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    b = B()\n    return A(lambda: b)"),
     (no_closure_names_a_later_variable, "interlock.node.x", "def build():\n    f = lambda b: b\n    b = f(1)"),

@@ -8,7 +8,6 @@ import msgspec
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.config.keys import Key
 from interlock.config.schema import section_values
-from interlock.core.capability import Capability, Command, ConfigurationSection
 from interlock.links.link import LocalLink, LocalTool, ToolResult
 from interlock.node.capability_parts import CapabilityParts, NodeParts
 from interlock.operator.operation import Operation, handles
@@ -63,12 +62,3 @@ def list_greeted(invocation: Invocation) -> None:
     """See who was greeted."""
     answer = invocation.node.call(LIST_GREETINGS).as_(Greetings)
     invocation.out.line(", ".join(answer.greeted))
-
-
-CAPABILITY = Capability(
-    name="toy",
-    section=ConfigurationSection("toy", "interlock.toy:ToyPlan", "A toy."),
-    operations=("interlock.toy:OPERATIONS",),
-    commands={"toy": Command("interlock.toy:app")},
-    parts="interlock.toy:ToyParts",
-)

@@ -15,7 +15,7 @@ from interlock.cli.terminal.errors import EXIT_DONE, EXIT_REFUSED, BadUsage
 from interlock.cli.terminal.output import Output
 from interlock.cli.terminal.text import one_line
 from interlock.core.capability import load_reference
-from interlock.node.capabilities import capabilities
+from interlock.node.capabilities import CAPABILITIES
 
 # The order of the help, of completion and of docs/commands.md. A command that is not listed here comes last.
 HELP_ORDER: Final = (
@@ -25,7 +25,7 @@ HELP_ORDER: Final = (
 )
 
 
-_COMMANDS: Final = {name: command for each in capabilities() for name, command in each.commands.items()}
+_COMMANDS: Final = {name: command for each in CAPABILITIES for name, command in each.commands.items()}
 VERBS: Final = {name: _COMMANDS[name] for name in (*HELP_ORDER, *sorted(_COMMANDS.keys() - set(HELP_ORDER)))}
 OTHER_NUMBER: Final = {each.other_number: name for name, each in VERBS.items() if each.other_number is not None}
 

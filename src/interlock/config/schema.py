@@ -15,7 +15,7 @@ from interlock.config.plan import Plan
 from interlock.config.plan_servers import REACHES, DialTransport
 from interlock.config.value_types import Segment
 from interlock.core.capability import load_reference
-from interlock.node.capabilities import capabilities
+from interlock.node.capabilities import CAPABILITIES
 
 _Keys = TypeVar("_Keys", bound=msgspec.Struct)
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
@@ -24,7 +24,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 @cache
 def full_plan() -> type[Plan]:
     """Return the class Plan, extended by the sections that capabilities declare themselves."""
-    declared = [each.section for each in capabilities() if each.section is not None]
+    declared = [each.section for each in CAPABILITIES if each.section is not None]
     fields = [
         (section.name, Annotated[keys, Section(section.help)], keys())
         for section in declared

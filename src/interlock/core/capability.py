@@ -1,15 +1,6 @@
-"""A capability: everything that one package adds to a node, declared in one object.
+"""A capability: everything that one package adds to a node, as one entry of the table in `node/capabilities.py`.
 
-Each package declares its own in `X/capability.py`, and `node/capabilities.py` lists them all. The declaration is light:
-commands read it to start, so it names what is heavy as "module:attribute" and nothing is imported before it is used.
-
-    CAPABILITY = Capability(
-        name="rooms",
-        sections=("rooms", "room"),
-        operations=("interlock.rooms.api:OPERATIONS",),
-        commands={"rooms": Command("interlock.rooms.cli:app", "room")},
-        parts="interlock.rooms.parts:RoomParts",
-    )
+An entry names what is heavy as "module:attribute", and nothing is imported before it is used.
 """
 
 from collections.abc import Mapping

@@ -39,7 +39,7 @@ from interlock.core.clock import Clock
 from interlock.core.part import Part, PartStack
 from interlock.fronts.stdio import SOCKET, bridge, stdio_front
 from interlock.links.keeper import Keeper
-from interlock.node.capabilities import capabilities
+from interlock.node.capabilities import CAPABILITIES
 from interlock.node.capability_parts import CapabilityParts, LocalLinks, NodeParts, Parts, Stage
 from interlock.node.common_parts import (
     ApprovalParts,
@@ -195,7 +195,7 @@ class Node:
             fronts=self.fronts,
             capabilities={},
         )
-        for capability in capabilities():
+        for capability in CAPABILITIES:
             if capability.parts is not None:
                 parts: type[CapabilityParts] = load_reference(capability.parts)
                 self.parts.capabilities[parts] = parts(self.parts)

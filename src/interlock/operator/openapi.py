@@ -18,7 +18,7 @@ import msgspec
 from interlock import __version__
 from interlock.access.operations import COOKIE
 from interlock.core.capability import load_reference
-from interlock.node.capabilities import capabilities
+from interlock.node.capabilities import CAPABILITIES
 from interlock.operator import operation as cases
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.endpoint import FORM
@@ -32,7 +32,7 @@ NOUNS: Final = (
 
 _DECLARED: Final[tuple[Operation[Any], ...]] = tuple(
     operation
-    for capability in capabilities()
+    for capability in CAPABILITIES
     for reference in capability.operations
     for operation in load_reference(reference)
 )

@@ -1,4 +1,4 @@
-"""A new capability is one file and one line in the table: each thing that it declares is used from outside."""
+"""A new capability is one file and one entry of the table: each thing that it declares is used from outside."""
 
 import http.client
 import json
@@ -15,22 +15,34 @@ import interlock
 
 SOURCES = Path(interlock.__file__).parent
 TOY = Path(__file__).resolve().parents[1] / "toy.py"
-LAST_LINE = '    "interlock.operator.capability:CAPABILITY",\n'
-TOY_LINE = '    "interlock.toy:CAPABILITY",\n'
+IMPORT = "from interlock.core.capability import Capability, Command\n"
+TOY_IMPORT = "from interlock.core.capability import Capability, Command, ConfigurationSection\n"
+TABLE_END = "    ),\n)\n"
+TOY_ENTRY = """\
+    ),
+    Capability(
+        name="toy",
+        section=ConfigurationSection("toy", "interlock.toy:ToyPlan", "A toy."),
+        operations=("interlock.toy:OPERATIONS",),
+        commands={"toy": Command("interlock.toy:app")},
+        parts="interlock.toy:ToyParts",
+    ),
+)
+"""
 META = {"io.modelcontextprotocol/protocolVersion": "2026-07-28", "io.modelcontextprotocol/clientCapabilities": {}}
 
 
 @pytest.fixture
 def program(tmp_path: Path) -> Interlock:
-    """Return the program with the toy: a copy of the sources, one more file, and one more line."""
+    """Return the program with the toy: a copy of the sources, one more file, and one more entry."""
     copy = tmp_path / "src" / "interlock"
     # With the compiled files, which stay valid: copytree keeps the times of the sources.
     shutil.copytree(SOURCES, copy)
     shutil.copy(TOY, copy / "toy.py")
     table = copy / "node" / "capabilities.py"
     text = table.read_text()
-    assert text.count(LAST_LINE) == 1
-    table.write_text(text.replace(LAST_LINE, LAST_LINE + TOY_LINE))
+    assert text.count(IMPORT) == text.count(TABLE_END) == 1
+    table.write_text(text.replace(IMPORT, TOY_IMPORT).replace(TABLE_END, TOY_ENTRY))
     folder = tmp_path / "home"
     folder.mkdir()
     program = Interlock(folder)
@@ -57,7 +69,7 @@ def request(url: str, method: str, path: str, body: Any = None, **headers: str) 
         connection.close()
 
 
-def test_a_capability_is_one_file_and_one_line(program: Interlock, node: Running) -> None:
+def test_a_capability_is_one_file_and_one_entry(program: Interlock, node: Running) -> None:
     status = json.loads(node.next_line())
     token = program("access", "token", "--for", "operator", "--name", "tester", "--json").json["token"]
     operator = {"authorization": f"Bearer {token}"}
