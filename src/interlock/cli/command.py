@@ -26,6 +26,7 @@ from interlock.cli.terminal.output import Output
 from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
+    from interlock.cli.client.offline import OfflineNode
     from interlock.cli.client.operator import Answer, OperatorClient
     from interlock.config.load import Loaded, Problem
     from interlock.operator.operation import Operation
@@ -106,6 +107,13 @@ class Invocation:
             return OperatorClient.at_url(self.remote_url, os.environ.get("INTERLOCK_TOKEN"))
         return OperatorClient.of_data(self.data_folder)
 
+    @property
+    def offline_node(self) -> "OfflineNode":
+        """Return a client for the data folder and the workspace of this machine, whose node does not run."""
+        from interlock.cli.client.offline import OfflineNode
+
+        return OfflineNode(self.loaded.plan, self.data_folder)
+
     def call_or_offline(self, operation: "Operation[Any]", **arguments: Any) -> "Answer":
         """Call an operation of the node. If no node runs on this machine's data folder, carry out the operation on the
         folder itself.
@@ -115,9 +123,7 @@ class Invocation:
         except Unreachable as away:
             if not self.is_stopped(away):
                 raise
-        from interlock.cli.client.offline import OfflineNode
-
-        return OfflineNode(self.loaded.plan, self.data_folder).call(operation, **arguments)
+        return self.offline_node.call(operation, **arguments)
 
     def call_or_print(
         self, operation: "Operation[Reply]", body: object = None, *, offline: bool = False, **arguments: Any

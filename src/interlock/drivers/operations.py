@@ -9,21 +9,18 @@ Between the steps, the node keeps the trial in memory; nothing of it is in the w
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Collection
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import asdict, replace
 
-from interlock.approvals.api import PROOF_REQUIRED
-from interlock.approvals.operations.inbox import InboxOperations
-from interlock.approvals.trust.anchors import Anchors
+from interlock.approvals.api import PROOF_REQUIRED, ApprovalSummary
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.credentials.api import SetSecret
 from interlock.credentials.operations import SecretOperations
 from interlock.drivers import api
-from interlock.drivers.registry.service import DriverWatcher
 from interlock.operator.operation import INVALID_BODY, LOCAL, handles
 
 if TYPE_CHECKING:
@@ -36,19 +33,22 @@ TRIAL_KEPT_S: Final = 900.0  # a person reads a long list of tools in this time;
 
 @dataclass(frozen=True)
 class DriverOperations:
-    """Handlers of the operator API's requests about drivers."""
+    """Handlers of the operator API's requests about drivers.
 
-    drivers: DriverWatcher
-    anchors: Anchors
-    approvals: InboxOperations
+    Without a node, commands call the same handlers in their own process.
+    """
+
+    service: "Callable[[], Awaitable[DriverService]]"
+    approver_names: Callable[[str], Collection[str]]  # who could sign the acceptance of `drivers.KEY`
+    requests: Callable[[], Iterable[ApprovalSummary]]  # the approvals of definitions that wait for a signature
 
     @handles(api.LIST_DRIVERS)
     async def list_all(self) -> api.Drivers:
-        return await (await self.drivers.service()).list_all()
+        return await (await self.service()).list_all()
 
     @handles(api.GET_DRIVER)
     async def get(self, name: str) -> api.DriverDetail | api.ServedContract:
-        return await (await self.drivers.service()).get(name)
+        return await (await self.service()).get(name)
 
     @handles(api.TRUST_DRIVER)
     async def trust(self, name: str, body: api.TrustDriver, by: str) -> api.DriverSummary:
@@ -56,31 +56,29 @@ class DriverOperations:
 
         Raise Refused if the files have changed, or if an approver could sign the decision instead.
         """
-        service = await self.drivers.service()
+        service = await self.service()
         driver = await service.get(name)
-        if not isinstance(driver, api.ServedContract) and self.anchors.approver_names(f"drivers.{driver.key}"):
-            # The trust request that waits for a signature.
-            waiting = self.approvals.list_all("definition", "pending").approvals
-            request = next((approval.id for approval in waiting if approval.tool == f"drivers.{driver.key}"), None)
+        if not isinstance(driver, api.ServedContract) and self.approver_names(f"drivers.{driver.key}"):
+            request = next((each.id for each in self.requests() if each.tool == f"drivers.{driver.key}"), None)
             message = "to accept a driver takes the signature of an approver"
             raise refused_as(PROOF_REQUIRED, message, {"approval": request})
         return await service.trust(name, body.digest, by)
 
     @handles(api.ALLOW_HOST)
     async def allow(self, name: str, body: api.AllowHost, by: str) -> api.AllowedHosts:
-        return await (await self.drivers.service()).allow(name, body.host, by, revoke=body.revoke)
+        return await (await self.service()).allow(name, body.host, by, revoke=body.revoke)
 
     @handles(api.RUN_EXAMPLES)
     async def test(self, name: str, body: api.RunExamples, by: str) -> api.DriverExamples:
-        return await (await self.drivers.service()).test(name, by, allow_mutation=body.allow_mutation)
+        return await (await self.service()).test(name, by, allow_mutation=body.allow_mutation)
 
     @handles(api.UPDATE_DRIVER)
     async def update(self, name: str, body: api.UpdateDriver, by: str) -> api.DriverUpdate | api.SwitchedDriver:
-        return await (await self.drivers.service()).update(name, by, body.candidate)
+        return await (await self.service()).update(name, by, body.candidate)
 
     @handles(api.REMOVE_DRIVER)
     async def remove(self, name: str, by: str, *, forget: bool) -> api.RemovedDriver:
-        return await (await self.drivers.service()).remove(name, by, forget=forget)
+        return await (await self.service()).remove(name, by, forget=forget)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -146,7 +146,7 @@ def _require_local(invocation: Invocation, message: str) -> None:
 
 def _change_stored_names(invocation: Invocation, job: "Callable[[RegistryState], Awaitable[T]]") -> T:
     """Do `job` with the stored registry of this machine, and make a running node read what was stored."""
-    from interlock.cli.client.offline_names import run_with_names
+    from interlock.cli.client.offline import run_with_names
 
     result = run_with_names(invocation.loaded.plan, invocation.data_folder, job)
     with contextlib.suppress(Unreachable):
@@ -645,7 +645,7 @@ def publish(
     except Unreachable as away:
         if not invocation.is_stopped(away):
             raise
-        from interlock.cli.client.offline_names import run_with_names
+        from interlock.cli.client.offline import run_with_names
         from interlock.names.actions import Publisher
 
         plan = invocation.loaded.plan

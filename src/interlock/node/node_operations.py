@@ -280,7 +280,11 @@ class Operations:
         self.consents = ConsentOperations(
             calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock
         )
-        self.drivers = DriverOperations(drivers.drivers, approvals.anchors, calls.approvals)
+        self.drivers = DriverOperations(
+            drivers.drivers.service,
+            approvals.anchors.approver_names,
+            lambda: calls.approvals.list_all("definition", "pending").approvals,
+        )
         self.adding = AddOperations(
             service=drivers.drivers.service, secrets=self.secrets, approver_names=approvals.anchors.approver_names
         )

@@ -74,16 +74,17 @@ def test_trusting_a_folder_shows_that_its_hooks_are_run(inline: Inline, workspac
 
 
 def test_a_folder_that_changed_while_it_was_read_is_not_trusted(inline: Inline, workspace: Path) -> None:
+    from interlock.cli.client.offline import OfflineNode
     from interlock.config.load import load
-    from interlock.drivers.cli.drivers import call_stored_drivers
+    from interlock.drivers.api import GET_DRIVER, TRUST_DRIVER, TrustDriver
     from interlock.wire.refusal import Refused
 
     folder = write(workspace, driver())
-    plan, data = load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data"
-    digest = call_stored_drivers(plan, data, lambda drivers: drivers.get("files-mcp")).value["digest"]
+    node = OfflineNode(load(None, {"HOME": str(workspace)}, {}).plan, workspace / "data")
+    digest = node.call(GET_DRIVER, name="files-mcp").value["digest"]
     (folder / "added").write_text("")
     with pytest.raises(Refused) as refused:
-        call_stored_drivers(plan, data, lambda drivers: drivers.trust("files-mcp", digest, "local"))
+        node.call(TRUST_DRIVER, name="files-mcp", body=TrustDriver(digest=digest))
     assert refused.value.code == "changed"
     assert states(inline) == {"files-mcp": "untrusted"}
 

@@ -1,14 +1,15 @@
 """Operations on a data folder and its audit log while no node runs.
 
-Each method opens the stores, does one thing and closes them. The handlers are those of a node, so replies, errors and
+Each method opens the stores, does one thing and closes them. Of the registry of names, a running node may use the same
+log at the same time. The handlers are those of a node, so replies, errors and
 audit records are the same as from the operator endpoint. If the store refuses an operation, the command fails with the
 same message. Modules of the node are imported inside the functions that need them, because most commands need none.
 """
 
 import asyncio
 import inspect
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -26,78 +27,176 @@ from interlock.core.store_backends import build_audit, build_audit_reader, build
 from interlock.credentials.api import LIST_SECRETS, REMOVE_SECRET, SET_SECRET
 from interlock.credentials.service import CredentialService
 from interlock.credentials.shared_store import build_names_log, build_shared_store
+from interlock.drivers import api as drivers_api
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import LOCAL, Operation, handlers_of
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
 from interlock.store.ports import StoreError
 from interlock.store.sqlite.audit import SqliteAuditReader
 from interlock.store.tokens import TokenTable
-from interlock.wire.refusal import Refused
+from interlock.wire.refusal import NotFound, Refused
 
 if TYPE_CHECKING:
     from interlock.credentials.operations import SecretOperations
+    from interlock.drivers.operations import AddOperations, DriverOperations, Trials
+    from interlock.drivers.registry.operations import DriverService
+    from interlock.names.protocol.entry import RegistryEntry
+    from interlock.names.state import RegistryState
 
 T = TypeVar("T")
 
 PAGE = 1000
 SECRET_OPERATIONS = (LIST_SECRETS, SET_SECRET, REMOVE_SECRET)
+ADD_OPERATIONS = (drivers_api.TRY_SERVER, drivers_api.ADD_DRIVER)
+DRIVER_OPERATIONS = (
+    *(drivers_api.LIST_DRIVERS, drivers_api.GET_DRIVER, drivers_api.TRUST_DRIVER),
+    *(drivers_api.ALLOW_HOST, drivers_api.REMOVE_DRIVER),
+)
 
 
 @dataclass(eq=False)
 class OfflineNode:
-    """A client for the data folder of a node that does not run. It carries out operations that need only the stores in
-    the folder.
+    """A client for the data folder of a node that does not run, like `OperatorClient`. It carries out operations that
+    need only the stores in the folder and the files of the workspace.
 
-    The handlers are those of a node, so that replies, errors and audit records are the same.
+    The handlers are those of a node, so that replies, errors and audit records are the same. A trial of a server is
+    kept from one call to the next.
     """
 
     plan: Plan
     folder: Path
+    _trials: "Trials | None" = None
 
-    def call(self, operation: Operation[Any], *, body: object = None, **arguments: object) -> Answer:
-        """Call an operation on the data folder, as `OperatorClient.call` does on a node. Raise Refused if the operation
-        is refused.
+    def call(
+        self, operation: Operation[Any], *, body: object = None, timeout: float = 0.0, **arguments: object
+    ) -> Answer:
+        """Call an operation on the data folder, as `OperatorClient.call` does on a node, but without a time limit.
+        Raise Refused if the operation is refused.
         """
-        return run_stored(self._call(operation, {"body": body, "by": LOCAL, **arguments}))
+        answers: list[Answer] = []
+        self.follow(operation, answers.append, body=body, **arguments)
+        return answers[0]
 
-    async def _call(self, operation: Operation[Any], arguments: dict[str, object]) -> Answer:
-        """Open the store that an operation needs, and run the operation."""
+    def follow(
+        self, operation: Operation[Any], on_event: Callable[[Answer], None], *, body: object = None, **arguments: object
+    ) -> None:
+        """Call an operation, and call `on_event` with each event of its stream, or with its only reply. Raise the same
+        errors as `call`.
+        """
+        run_stored(self._run(operation, {"body": body, "by": LOCAL, **arguments}, on_event))
+
+    async def _run(
+        self, operation: Operation[Any], arguments: dict[str, object], on_event: Callable[[Answer], None]
+    ) -> None:
+        """Open the stores that an operation needs, and run the operation."""
         async with self._service(operation) as service:
             handler = handlers_of([service])[operation]
-            try:
-                output = await handler(**{name: arguments[name] for name in inspect.signature(handler).parameters})
-            except Refused as error:
-                body = ErrorAnswer(error=error.code, message=error.message, details=error.details)
-                raise refused_with_hint(error.status, body) from None
-        return Answer(msgspec.json.encode(output))
+            reply = await handler(**{name: arguments[name] for name in inspect.signature(handler).parameters})
+            if not operation.is_stream:
+                on_event(Answer(msgspec.json.encode(reply)))
+                return
+            async with aclosing(reply):
+                async for event in reply:
+                    on_event(Answer(msgspec.json.encode(event)))
+
+    def _service(self, operation: Operation[Any]) -> AbstractAsyncContextManager[object]:
+        """Return a context that opens the stores that an operation needs, and yields the object that handles it."""
+        if operation in ADD_OPERATIONS:
+            return self._adding()
+        if operation in DRIVER_OPERATIONS:
+            return self._drivers(is_trusting=operation is drivers_api.TRUST_DRIVER)
+        return self._stored(operation)
 
     @asynccontextmanager
-    async def _service(self, operation: Operation[Any]) -> AsyncIterator[object]:
-        """Open the store that an operation needs, and yield the object that handles it."""
+    async def _stored(self, operation: Operation[Any]) -> AsyncIterator[object]:
+        """Yield the operations on secrets or on tokens."""
         if operation in SECRET_OPERATIONS:
-            async with stored_secrets(self.plan, self.folder) as secrets:
-                yield secrets
+            async with self._secrets() as secrets:
+                with _refusing_as_node():
+                    yield secrets
             return
         from interlock.access.operations import TokenOperations
 
         clock, store = Clock(), build_shared_store(self.plan, self.folder)
         registry = TokenRegistry(TokenTable(store.kv), clock, self.plan.access, self.plan.auth.token_days)
         async with opened(store):
-            yield TokenOperations(registry, lambda: None, _FolderRecorder(self.plan, self.folder), clock)
+            with _refusing_as_node():
+                yield TokenOperations(registry, lambda: None, _FolderRecorder(self.plan, self.folder), clock)
+
+    @asynccontextmanager
+    async def _secrets(self) -> "AsyncIterator[SecretOperations]":
+        from interlock.approvals.secret_bindings import SecretBindings
+        from interlock.credentials.operations import SecretOperations
+
+        # Where secrets may go is stored per node, and not shared.
+        plan, clock, local = self.plan, Clock(), build_store("sqlite", self.folder)
+        secrets = CredentialService(self.folder, clock, plan.node.name, Addresses(plan.node))
+        bindings = SecretBindings(local.kv, clock, lambda: plan)
+        recorder = _FolderRecorder(plan, self.folder)
+        async with opened(local, secrets):
+            yield SecretOperations(secrets, bindings, {}, {}, lambda _: (), recorder, clock)
+
+    @asynccontextmanager
+    async def _drivers(self, *, is_trusting: bool) -> "AsyncIterator[DriverOperations]":
+        """Yield the operations on drivers. Raise Refused if files are to be trusted and an approver is enrolled, who
+        signs at a running node.
+        """
+        from interlock.drivers.operations import DriverOperations
+
+        async with self._driver_service() as service:
+            if is_trusting and await _has_approver(self.plan, self.folder):
+                message = "an approver signs for this at a running node"
+                raise Refused("proof_required", message, hint="interlock serve starts it")
+            try:
+                yield DriverOperations(_returning(service), approver_names=lambda _: (), requests=tuple)
+            except NotFound as missing:
+                hint = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
+                raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=hint) from None
+
+    @asynccontextmanager
+    async def _adding(self) -> "AsyncIterator[AddOperations]":
+        from interlock.drivers.operations import AddOperations, Trials
+
+        self._trials = trials = self._trials or Trials()
+        async with self._driver_service() as service, self._secrets() as secrets:
+            # The local user may try a server out before an approver accepts its files.
+            yield AddOperations(
+                service=_returning(service), secrets=secrets, approver_names=lambda _: (), trials=trials
+            )
+
+    @asynccontextmanager
+    async def _driver_service(self) -> "AsyncIterator[DriverService]":
+        """Open the store, and yield a service for the drivers of the workspace that starts none of them."""
+        from interlock.drivers.registry.operations import DriverService
+        from interlock.drivers.registry.registry import Registry
+        from interlock.drivers.workspace.declaration import Memory
+        from interlock.drivers.workspace.survey import this_machine
+
+        clock, store = Clock(), build_store("sqlite", self.folder)
+        async with opened(store):
+            memory = Memory(store.kv, clock)
+            await memory.open()
+            registry = Registry(self.plan, memory, this_machine(self.folder / "packages"))
+            yield DriverService(registry, clock, lambda line: record_stored(self.plan, self.folder, [line]))
 
 
-@asynccontextmanager
-async def stored_secrets(plan: Plan, folder: Path) -> "AsyncIterator[SecretOperations]":
-    """Open the secrets of a data folder whose node does not run, and yield the operations on them."""
-    from interlock.approvals.secret_bindings import SecretBindings
-    from interlock.credentials.operations import SecretOperations
+@contextmanager
+def _refusing_as_node() -> Iterator[None]:
+    """Give a refusal in the `with` block the hint that a refusal of a node gets."""
+    try:
+        yield
+    except Refused as error:
+        body = ErrorAnswer(error=error.code, message=error.message, details=error.details)
+        raise refused_with_hint(error.status, body) from None
 
-    # Where secrets may go is stored per node, and not shared.
-    clock, local = Clock(), build_store("sqlite", folder)
-    secrets = CredentialService(folder, clock, plan.node.name, Addresses(plan.node))
-    bindings = SecretBindings(local.kv, clock, lambda: plan)
-    async with opened(local, secrets):
-        yield SecretOperations(secrets, bindings, {}, {}, lambda _: (), _FolderRecorder(plan, folder), clock)
+
+def _returning(value: T) -> Callable[[], Awaitable[T]]:
+    """Return an async function that returns this value."""
+
+    async def give() -> T:
+        return value
+
+    return give
 
 
 class _FolderRecorder(Recorder):
@@ -179,14 +278,15 @@ def enrol_stored(plan: Plan, folder: Path) -> tuple[str, ...]:
 
 def has_stored_approver(plan: Plan, folder: Path) -> bool:
     """Return whether an approver is enrolled in a data folder. Raise Refused if the store cannot be used."""
+    return run_stored(_has_approver(plan, folder))
+
+
+async def _has_approver(plan: Plan, folder: Path) -> bool:
     from interlock.approvals.enrolments import BUCKET
 
-    async def read() -> bool:
-        store = build_shared_store(plan, folder)
-        async with opened(store):
-            return bool(await store.kv.entries(BUCKET, Clock().wall()))
-
-    return run_stored(read())
+    store = build_shared_store(plan, folder)
+    async with opened(store):
+        return bool(await store.kv.entries(BUCKET, Clock().wall()))
 
 
 class StoredAudit:
@@ -306,3 +406,45 @@ def _line(record: ChainedRecord) -> str:
     except (msgspec.DecodeError, UnicodeDecodeError):
         fields = {"damaged": record.data.decode("utf-8", "backslashreplace")}
     return msgspec.json.encode({"seq": record.sequence, "hash": record.hash.hex(), **fields}).decode()
+
+
+def run_with_names(plan: Plan, folder: Path, job: "Callable[[RegistryState], Awaitable[T]]") -> T:
+    """Run `job` with the name registry of a data folder, and return its result. Raise Refused if that is impossible."""
+    from interlock.names.state import RegistryState
+
+    async def run() -> T:
+        audit = build_audit(plan.store.backend, folder)
+        recorder = Recorder(audit)
+        state = RegistryState(build_names_log(plan, folder), recorder, Clock())
+        async with opened(audit):
+            try:
+                async with opened(state):
+                    return await job(state)
+            finally:
+                await recorder.flush()
+
+    try:
+        return asyncio.run(run())
+    except NotFound as missing:
+        raise Refused("not_found", f"no {missing.what} {missing.name[:100]} waits") from None
+    except StoreError as error:
+        raise Refused("store", str(error)) from None
+
+
+def read_entries(plan: Plan, folder: Path) -> "Mapping[str, RegistryEntry]":
+    """Return the entries of the name registry in a data folder, by name. Raise Refused if they cannot be read.
+
+    The function writes nothing and does not connect to a store on another machine, so the result is empty for a
+    registry in a shared store.
+    """
+    if plan.store.backend != "sqlite":
+        return {}
+    from interlock.names.state import RegistryState
+
+    async def read() -> "Mapping[str, RegistryEntry]":
+        recorder = Recorder(build_audit(plan.store.backend, folder))  # never opened
+        state = RegistryState(build_names_log(plan, folder), recorder, Clock())
+        async with opened(state):
+            return state.registry.entries
+
+    return asyncio.run(read())

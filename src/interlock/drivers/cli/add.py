@@ -23,10 +23,10 @@ from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.ax.protocol.capability import ToolClass
+    from interlock.cli.client.offline import OfflineNode
     from interlock.cli.client.operator import Answer, OperatorClient
     from interlock.drivers.add import ServerAdder
     from interlock.drivers.api import AddedTool, DriverSummary, Trial, TryServer
-    from interlock.drivers.cli.offline import OfflineAdder
 
 SETTLE_S = 30.0
 WRITE_TIMEOUT_S = 600.0  # the server is started once more, after the trials of other callers
@@ -191,7 +191,7 @@ def _with_environment(request: "TryServer") -> "TryServer":
     return replace(request, environment=values)
 
 
-def _try_out(invocation: Invocation, request: "TryServer") -> "tuple[OperatorClient | OfflineAdder, Trial]":
+def _try_out(invocation: Invocation, request: "TryServer") -> "tuple[OperatorClient | OfflineNode, Trial]":
     """Let the running node try the server out, or do it in this process if no node runs. Each step is printed.
 
     Return who did it, and the trial.
@@ -207,15 +207,13 @@ def _try_out(invocation: Invocation, request: "TryServer") -> "tuple[OperatorCli
         if event.trial is not UNSET:
             trials.append(event.trial)
 
-    node: OperatorClient | OfflineAdder = invocation.node
+    node: OperatorClient | OfflineNode = invocation.node
     try:
         node.follow(TRY_SERVER, on_event, body=request)
     except Unreachable as away:
         if not invocation.is_stopped(away):
             raise
-        from interlock.drivers.cli import offline
-
-        node = offline.OfflineAdder(invocation.loaded.plan, invocation.data_folder)
+        node = invocation.offline_node
         node.follow(TRY_SERVER, on_event, body=request)
     if not trials:
         raise Refused("unexpected_answer", "the node ended its answer before the result", hint="is it still running?")

@@ -1,28 +1,21 @@
 """interlock drivers list | show | trust | allow | test | update | remove, and interlock skills list | show"""
 
-from collections.abc import Awaitable, Callable
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from interlock.approvals.cli.keys import KeyChoice, require_terminal
 from interlock.catalog.api import LIST_SKILLS
 from interlock.cli.command import Invocation, option, verb, verb_app
-from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable, Waits
+from interlock.cli.terminal.errors import EXIT_REFUSED, Waits
 from interlock.cli.terminal.output import confirm
 from interlock.drivers import api
 from interlock.drivers.protocol.server_name import server_name
-from interlock.operator.operation import LOCAL
-from interlock.wire.refusal import NotFound, Refused
+from interlock.wire.refusal import Refused
 
 if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer
-    from interlock.config.plan import Plan
-    from interlock.drivers.registry.operations import DriverService
-    from interlock.operator.operation import Operation
 
-LIST_TIMEOUT_S = 15.0
 TEST_TIMEOUT_S = 600.0  # every example has its contract's time
 CHANGE_TIMEOUT_S = 60.0  # a folder with many files takes its time to read
 
@@ -48,13 +41,10 @@ def list_drivers(invocation: Invocation) -> None:
         interlock drivers list
         interlock drivers list --json | jq -r '.drivers[].segment'
     """
-    answer = call_or_read(invocation, api.LIST_DRIVERS, lambda drivers: drivers.list_all(), timeout=LIST_TIMEOUT_S)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-    else:
+    if (listed := invocation.call_or_print(api.LIST_DRIVERS, offline=True)) is not None:
         from interlock.drivers.cli.driver_lines import draw_list
 
-        draw_list(invocation.out, answer.as_(api.Drivers))
+        draw_list(invocation.out, listed)
 
 
 @verb(app, "show")
@@ -128,9 +118,7 @@ def accept_files(invocation: Invocation, key: str, digest: str, *, signs: bool =
     """
     try:
         body = api.TrustDriver(digest=digest)
-        return call_or_read(
-            invocation, api.TRUST_DRIVER, lambda drivers: drivers.trust(key, digest, LOCAL), name=key, body=body
-        )
+        return invocation.call_or_offline(api.TRUST_DRIVER, body=body, timeout=CHANGE_TIMEOUT_S, name=key)
     except Refused as refused:
         if refused.code != "proof_required" or not refused.details.get("approval") or not signs:
             raise
@@ -162,17 +150,10 @@ def allow(
         interlock drivers allow github api.github.com --revoke
     """
     body = api.AllowHost(host=host, revoke=revoke)
-    answer = call_or_read(
-        invocation,
-        api.ALLOW_HOST,
-        lambda drivers: drivers.allow(name, host, LOCAL, revoke=revoke),
-        name=name,
-        body=body,
-    )
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
+    allowed = invocation.call_or_print(api.ALLOW_HOST, body, offline=True, timeout=CHANGE_TIMEOUT_S, name=name)
+    if allowed is None:
         return
-    hosts = ", ".join(answer.as_(api.AllowedHosts).allowed)
+    hosts = ", ".join(allowed.allowed)
     invocation.out.line(f"{name} may also reach {hosts}" if hosts else f"{name} reaches what its file names")
 
 
@@ -258,17 +239,9 @@ def remove(
         except Refused as refused:
             if not (forget and refused.code == "not_found"):
                 raise
-    answer = call_or_read(
-        invocation,
-        api.REMOVE_DRIVER,
-        lambda drivers: drivers.remove(name, LOCAL, forget=forget),
-        name=name,
-        forget=forget,
-    )
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
+    arguments = {"name": name, "forget": forget, "timeout": CHANGE_TIMEOUT_S}
+    if (done := invocation.call_or_print(api.REMOVE_DRIVER, offline=True, **arguments)) is None:
         return
-    done = answer.as_(api.RemovedDriver)
     if done.removed:
         invocation.out.line(f"removed {done.removed}")
     for key in done.forgotten:
@@ -277,70 +250,13 @@ def remove(
 
 def get_driver(invocation: Invocation, name: str) -> "Answer":
     """Return a driver or contract from the running node, or from the files if no node is running."""
-    return call_or_read(invocation, api.GET_DRIVER, lambda drivers: drivers.get(name), name=name)
+    return invocation.call_or_offline(api.GET_DRIVER, timeout=CHANGE_TIMEOUT_S, name=name)
 
 
 def _ask(question: str, otherwise: str) -> None:
     require_terminal(f"run it on a terminal, or with --yes after {otherwise}")
     if not confirm(question):
         raise Waits("not_decided", "nothing was done")
-
-
-def call_or_read(
-    invocation: Invocation,
-    operation: "Operation[Any]",
-    job: "Callable[[DriverService], Awaitable[object]]",
-    *,
-    timeout: float = CHANGE_TIMEOUT_S,
-    **arguments: object,
-) -> "Answer":
-    """Call an operation of the running node. If no node is running, call `job` with a service that works directly on
-    the driver files and the store.
-
-    Raise Unreachable if the node is remote, because its files cannot be reached from here, or if it runs but does not
-    answer.
-    """
-    try:
-        return invocation.node.call(operation, timeout=timeout, **arguments)
-    except Unreachable as away:
-        if not invocation.is_stopped(away):
-            raise
-    needs_no_approver = operation is api.TRUST_DRIVER
-    return call_stored_drivers(invocation.loaded.plan, invocation.data_folder, job, needs_no_approver=needs_no_approver)
-
-
-def call_stored_drivers(
-    plan: "Plan", folder: Path, job: "Callable[[DriverService], Awaitable[object]]", *, needs_no_approver: bool = False
-) -> "Answer":
-    """Call `job` with a service for the drivers of a workspace whose node is not running. Return the reply that a node
-    would give.
-
-    `folder` is the data folder. With `needs_no_approver`, raise Refused if an approver is enrolled.
-    """
-    import msgspec
-
-    from interlock.approvals.enrolments import BUCKET as APPROVERS
-    from interlock.cli.client.offline import run_stored
-    from interlock.cli.client.operator import Answer
-    from interlock.core.part import opened
-    from interlock.credentials.shared_store import build_shared_store
-    from interlock.drivers.cli.offline import stored_drivers
-
-    async def with_service() -> Answer:
-        async with stored_drivers(plan, folder) as service:
-            if needs_no_approver:
-                shared = build_shared_store(plan, folder)
-                async with opened(shared):
-                    if await shared.kv.entries(APPROVERS, service.clock.wall()):
-                        message = "an approver signs for this at a running node"
-                        raise Refused("proof_required", message, hint="interlock serve starts it")
-            return Answer(msgspec.json.encode(await job(service)))
-
-    try:
-        return run_stored(with_service())
-    except NotFound as missing:
-        hint = f"there is {', '.join(missing.known)}" if missing.known else "interlock drivers list shows them"
-        raise Refused("not_found", f"there is no {missing.what} {missing.name}", hint=hint) from None
 
 
 skills_app = verb_app(

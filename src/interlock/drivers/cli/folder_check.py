@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from interlock.cli.client.offline_names import read_entries
+from interlock.cli.client.offline import read_entries
 from interlock.cli.terminal.errors import BadUsage
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
