@@ -146,22 +146,18 @@ def list_tokens(invocation: Invocation) -> None:
         interlock access list --json | jq -r '.tokens[].name'
     """
 
-    answer = invocation.call_or_offline(api.LIST_TOKENS)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    if (listed := invocation.call_or_print(api.LIST_TOKENS, offline=True)) is None:
         return
-    tokens = answer.as_(api.Tokens).tokens
-    if not tokens:
-        out.remark("no tokens; interlock access token --for client --name NAME makes one")
+    if not listed.tokens:
+        invocation.out.remark("no tokens; interlock access token --for client --name NAME makes one")
         return
     rows: list[tuple[str | tuple[str, str], ...]] = []
-    for token in tokens:
+    for token in listed.tokens:
         room, moments = token.room, (token.created_at, token.expires_at, token.last_used_at)
         audience = f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience
         days = [(local_time(at, "%Y-%m-%d") if at else "-", "dim") for at in moments]
         rows.append(((token.name, "bold"), audience, token.scope or "-", *days, (token.id, "dim")))
-    out.draw_table("NAME|FOR|SCOPE|CREATED|EXPIRES|USED|ID", rows, {0: 12, 6: 8, 1: 12})
+    invocation.out.draw_table("NAME|FOR|SCOPE|CREATED|EXPIRES|USED|ID", rows, {0: 12, 6: 8, 1: 12})
 
 
 @verb(app, "revoke")
@@ -175,12 +171,8 @@ def revoke(
         interlock access revoke laptop
         interlock access revoke 3f9c0a1b22de47aa
     """
-
-    answer = invocation.call_or_offline(api.REVOKE_TOKEN, ref=ref)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-        return
-    for token_id in answer.as_(api.RevokedTokens).revoked:
+    done = invocation.call_or_print(api.REVOKE_TOKEN, offline=True, ref=ref)
+    for token_id in done.revoked if done is not None else ():
         invocation.out.line(f"revoked {token_id}")
 
 

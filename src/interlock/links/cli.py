@@ -178,12 +178,10 @@ def list_links(invocation: Invocation) -> None:
         interlock links list
         interlock links list --json | jq -r '.links[].segment'
     """
-    answer = invocation.node.call(api.LIST_LINKS)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    if (listed := invocation.call_or_print(api.LIST_LINKS)) is None:
         return
-    if not (links := answer.as_(api.Links).links):
+    out = invocation.out
+    if not listed.links:
         out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
     heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
@@ -200,7 +198,7 @@ def list_links(invocation: Invocation) -> None:
             Text(latency(link.latency_ms) if link.latency_ms is not None else "-"),
             Text(link.reason or ""),
         ]
-        for link in links
+        for link in listed.links
     ]
     width = out.console.width
     wide = in_columns(rows, width=width, shrink={8: REASON_WIDTH_MIN}, right=NUMBERS)
@@ -337,9 +335,5 @@ def release(invocation: Invocation, segment: Owned) -> None:
     Examples:
         interlock links release greenhouse
     """
-    answer = invocation.node.call(api.RELEASE_LINK, segment=segment)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-        return
-    is_held = answer.as_(api.ReleasedSegment).held
-    invocation.out.line(f"{segment} has no owner any more" if is_held else f"{segment} is free")
+    if (released := invocation.call_or_print(api.RELEASE_LINK, segment=segment)) is not None:
+        invocation.out.line(f"{segment} has no owner any more" if released.held else f"{segment} is free")

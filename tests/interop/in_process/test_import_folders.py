@@ -251,7 +251,7 @@ def test_disabled_entries_are_skipped_unless_all_are_requested(desk: Desk) -> No
     desk.write({"a": {"command": "x", "disabled": True}, "b": {"command": "y", "bundled": True}, "c": {"command": "z"}})
     report = desk.run(dry=True)
     assert [each.id for each in report.drivers] == ["c-mcp"]
-    assert [(each.name, each.note.code) for each in report.skipped] == [("a", "disabled"), ("b", "disabled")]
+    assert [(each.name, each.code) for each in report.skipped] == [("a", "disabled"), ("b", "disabled")]
     assert len(desk.run(dry=True, wishes=ImportChoices(everything=True)).drivers) == 3
     assert [each.id for each in desk.run(dry=True, wishes=ImportChoices(only=frozenset({"c"}))).drivers] == ["c-mcp"]
 
@@ -272,7 +272,7 @@ def test_disabled_entries_are_skipped_unless_all_are_requested(desk: Desk) -> No
 def test_interlock_itself_is_not_imported(desk: Desk, raw: dict[str, Any]) -> None:
     desk.write({"interlock": raw, "other": {"url": "http://127.0.0.1:9/mcp"}})
     report = desk.run(dry=True, own_addresses=["http://127.0.0.1:7411"])
-    assert [(each.name, each.note.code) for each in report.skipped] == [("interlock", "interlock_itself")]
+    assert [(each.name, each.code) for each in report.skipped] == [("interlock", "interlock_itself")]
     assert [each.id for each in report.drivers] == ["other-mcp"]
 
 

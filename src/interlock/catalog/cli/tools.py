@@ -145,12 +145,9 @@ def show(
         interlock tools show files.write_file --as client:ci
         interlock tools show time__get_current_time --json
     """
-    answer = invocation.node.call(GET_TOOL, name=name, caller=caller)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
-    else:
-        out.draw(*_detail(answer.as_(ToolDetail), out.console.width, out.console.options.ascii_only))
+    if (tool := invocation.call_or_print(GET_TOOL, name=name, caller=caller)) is not None:
+        console = invocation.out.console
+        invocation.out.draw(*_detail(tool, console.width, console.options.ascii_only))
 
 
 def _detail(tool: ToolDetail, width: int, ascii_only: bool) -> "list[Text]":

@@ -1,9 +1,9 @@
 """Operations on a data folder and its audit log while no node runs.
 
-Each method opens the stores, does one thing and closes them. Of the registry of names, a running node may use the same
-log at the same time. The handlers are those of a node, so replies, errors and
+Each method opens the stores, does one thing and closes them. The handlers are those of a node, so replies, errors and
 audit records are the same as from the operator endpoint. If the store refuses an operation, the command fails with the
-same message. Modules of the node are imported inside the functions that need them, because most commands need none.
+same message. A running node may use the log of the registry of names at the same time. Modules of the node are imported
+inside the functions that need them, because most commands need none.
 """
 
 import asyncio
@@ -31,12 +31,13 @@ from interlock.drivers import api as drivers_api
 from interlock.operator.api import ErrorAnswer
 from interlock.operator.operation import LOCAL, Operation, handlers_of
 from interlock.store.audit_chain import ORIGIN, Break, ChainCheck, ChainedRecord, Flaw, Mark, Verdict
-from interlock.store.ports import StoreError
+from interlock.store.ports import KeyValue, StoreError
 from interlock.store.sqlite.audit import SqliteAuditReader
 from interlock.store.tokens import TokenTable
 from interlock.wire.refusal import NotFound, Refused
 
 if TYPE_CHECKING:
+    from interlock.approvals.trust.anchors import Anchors
     from interlock.credentials.operations import SecretOperations
     from interlock.drivers.operations import AddOperations, DriverOperations, Trials
     from interlock.drivers.registry.operations import DriverService
@@ -224,23 +225,13 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
     Approvals and grants by these keys end when the node starts. Raise Refused if no key was revoked.
     """
     from interlock.approvals.api import RevokedKeys
-    from interlock.approvals.trust.anchors import Anchors
     from interlock.approvals.trust.approval_proofs import ProofVerifier, revocation_line
-    from interlock.core.part import CannotStart
 
     async def revoke() -> Answer:
-        store = build_shared_store(plan, folder)
-        anchors = Anchors(plan.anchors, Clock())
-        try:
-            anchors.load()
-            async with opened(store):
-                revoked = await ProofVerifier(store.kv, Clock(), anchors).revoke(ref)
-                if revoked:
-                    await record_stored(plan, folder, [revocation_line(revoked, ref, LOCAL, Clock().wall())])
-        except CannotStart as error:
-            raise Refused("key_unusable", str(error)) from None
-        finally:
-            await anchors.close()
+        async with _stored_anchors(plan, folder) as (kv, anchors):
+            revoked = await ProofVerifier(kv, Clock(), anchors).revoke(ref)
+            if revoked:
+                await record_stored(plan, folder, [revocation_line(revoked, ref, LOCAL, Clock().wall())])
         if not revoked:
             names = ", ".join(anchor.name for anchor in plan.anchors) or "none"
             raise Refused("not_found", f"there is no anchor {ref} with a key of its own", hint=f"there is {names}")
@@ -256,24 +247,31 @@ def enrol_stored(plan: Plan, folder: Path) -> tuple[str, ...]:
     from interlock.approvals.audit import ApprovalAudit
     from interlock.approvals.enrolments import Enrolments
     from interlock.approvals.inbox import ApprovalStore, Inbox
-    from interlock.approvals.trust.anchors import Anchors
-    from interlock.core.part import CannotStart
 
     async def enrol() -> tuple[str, ...]:
         clock, recorder = Clock(), _FolderRecorder(plan, folder)
-        store = build_shared_store(plan, folder)
-        anchors = Anchors(plan.anchors, clock)
-        try:
-            anchors.load()
-            async with opened(store):
-                inbox = Inbox(ApprovalStore(store.kv, clock, None), ApprovalAudit(recorder), clock, plan.approvals)
-                return await Enrolments(store.kv, inbox, anchors, recorder, clock).enrol_first()
-        except CannotStart as error:
-            raise Refused("key_unusable", str(error)) from None
-        finally:
-            await anchors.close()
+        async with _stored_anchors(plan, folder) as (kv, anchors):
+            inbox = Inbox(ApprovalStore(kv, clock, None), ApprovalAudit(recorder), clock, plan.approvals)
+            return await Enrolments(kv, inbox, anchors, recorder, clock).enrol_first()
 
     return run_stored(enrol())
+
+
+@asynccontextmanager
+async def _stored_anchors(plan: Plan, folder: Path) -> "AsyncIterator[tuple[KeyValue, Anchors]]":
+    """Open the store, and yield it with the approvers of the configuration. Raise Refused if a key cannot be used."""
+    from interlock.approvals.trust.anchors import Anchors
+    from interlock.core.part import CannotStart
+
+    store, anchors = build_shared_store(plan, folder), Anchors(plan.anchors, Clock())
+    try:
+        anchors.load()
+        async with opened(store):
+            yield store.kv, anchors
+    except CannotStart as error:
+        raise Refused("key_unusable", str(error)) from None
+    finally:
+        await anchors.close()
 
 
 def has_stored_approver(plan: Plan, folder: Path) -> bool:

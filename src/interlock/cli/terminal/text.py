@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from datetime import UTC, datetime
 from functools import cache
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 from urllib.parse import urlsplit
@@ -98,14 +99,9 @@ def count(number: int, noun: str) -> str:
 
 def repeats(items: Iterable[Item], alike: Callable[[Item], object]) -> Iterator[tuple[int, Item]]:
     """Group neighbouring items that are alike. Yield the length and the last item of each group."""
-    last: list[Item] = []
-    for item in items:
-        if last and alike(last[-1]) != alike(item):
-            yield len(last), last[-1]
-            last.clear()
-        last.append(item)
-    if last:
-        yield len(last), last[-1]
+    for _, group in groupby(items, alike):
+        same = list(group)
+        yield len(same), same[-1]
 
 
 def duration(seconds: float) -> str:

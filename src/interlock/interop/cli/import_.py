@@ -106,7 +106,7 @@ def show_report(
         for line in lines:
             out.line(f"  {line}")
     for skipped in report.skipped:
-        out.line(f"skipped {skipped.name} ({skipped.title}): {skipped.note.text}")
+        out.line(f"skipped {skipped.name} ({skipped.source}): {skipped.text}")
     left_in = dict.fromkeys(path for each in report.drivers for path in each.left_in)
     if left_in:
         out.line("secrets are copied, not moved: these files still hold the values, until you delete them there")
@@ -141,28 +141,11 @@ def _report_value(
     return {
         "dry_run": dry_run,
         "files": [_file_value(each) for each in files if each.state != "absent"],
-        "drivers": [
-            {
-                **to_builtins(each),
-                "draft": each.draft and each.id not in finished,
-                "notes": [{"code": note.code, "text": note.text} for note in each.notes],
-            }
-            for each in report.drivers
-        ],
+        "drivers": [{**to_builtins(each), "draft": each.draft and each.id not in finished} for each in report.drivers],
         "connected": [
-            {
-                "id": each.id,
-                "state": each.state,
-                "reason": each.reason,
-                "files": list(each.files),
-                "reviews": list(each.reviews),
-            }
-            for each in connected
+            {name: value for name, value in to_builtins(each).items() if name != "key"} for each in connected
         ],
-        "skipped": [
-            {"name": each.name, "source": each.title, "code": each.note.code, "text": each.note.text}
-            for each in report.skipped
-        ],
+        "skipped": to_builtins(report.skipped),
     }
 
 

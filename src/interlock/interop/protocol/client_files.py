@@ -327,17 +327,17 @@ def _take_limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> S
             if mode == "prompt":
                 asks_tools.append(str(tool))
             elif mode == "approve":
-                notes.append(_relaxed_note(entry, f"tools.{tool}.approval_mode"))
+                notes.append(_relaxed_note(f"tools.{tool}.approval_mode"))
     elif (listed := names(tools)) and listed != ("*",):
         only = (*only, *listed)
     mode = text(fields.take("default_tools_approval_mode"))
     if mode == "prompt":
         asks = True
     elif mode == "approve":
-        notes.append(_relaxed_note(entry, "default_tools_approval_mode"))
+        notes.append(_relaxed_note("default_tools_approval_mode"))
     for key in RELAXING:
         if fields.take(key) not in (None, False, []):
-            notes.append(_relaxed_note(entry, key))
+            notes.append(_relaxed_note(key))
     # The hosts that the source allows, in the format of VS Code's sandbox or Docker.
     fields.take("sandboxEnabled")
     sandbox = section(section({"sandbox": fields.take("sandbox")}, "sandbox"), "network")
@@ -357,9 +357,8 @@ def _take_limits(entry: ServerEntry, fields: Fields, client: ClientProgram) -> S
     )
 
 
-def _relaxed_note(entry: ServerEntry, key: str) -> ImportNote:
-    message = f"{key} is not carried over: calls are asked about as here"
-    return ImportNote(code="approval_ignored", text=message, server=entry.name)
+def _relaxed_note(key: str) -> ImportNote:
+    return ImportNote(code="approval_ignored", text=f"{key} is not carried over: calls are asked about as here")
 
 
 def _take_timeouts(fields: Fields, client: ClientProgram) -> tuple[int | None, int | None]:

@@ -149,7 +149,7 @@ def draft_entry(
 ) -> DriverDraft | ImportNote:
     """Return a draft of the driver for an entry, or a note that explains why the entry cannot become a driver."""
     if entry.refused is not None:
-        return msgspec.structs.replace(entry.refused, server=entry.name)
+        return entry.refused
     identifier = identifier or driver_id(entry.name)
     work = Translator(entry, around, SecretNames(identifier), wishes.not_secret)
     sandboxing = Sandboxing(around.home, around.folder, around.fresh)
@@ -158,10 +158,10 @@ def draft_entry(
     try:
         server, transport = _build_server(entry, work, sandboxing)
     except NotTranslatable as cannot:
-        return ImportNote(code=cannot.code, text=str(cannot), server=entry.name)
+        return ImportNote(code=cannot.code, text=str(cannot))
     data = _frontmatter(identifier, server, transport, work, sandboxing)
     if (problem := find_refusal(data)) is not None:
-        return msgspec.structs.replace(problem, server=entry.name)
+        return problem
     notes = [*entry.notes, *work.notes]
     if sandboxing.withheld:
         message = f"not opened to it: {', '.join(sandboxing.withheld)}; name what it needs in sandbox.fs"
@@ -176,7 +176,7 @@ def draft_entry(
         opened=("*",) if wishes.trust_network else None,
         hints=without_empty(hints),
         secrets=tuple(work.secrets.found),
-        notes=tuple(msgspec.structs.replace(each, server=entry.name) for each in notes),
+        notes=tuple(notes),
         withheld=tuple(sandboxing.withheld),
     )
 
@@ -322,11 +322,12 @@ class Planned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry that is not imported, with the reason."""
+    """An entry that is not imported, with the reason as a code and a text."""
 
     name: str
-    title: str
-    note: ImportNote
+    source: str  # the title of the file, such as "Cursor"
+    code: str
+    text: str
 
 
 class ImportBatch(msgspec.Struct, frozen=True, kw_only=True):
@@ -364,7 +365,7 @@ def batch(
         else:
             draft = draft_entry(entry, around, wishes)
         if isinstance(draft, ImportNote):
-            skipped.append(Skipped(name=entry.name, title=sourced.title, note=draft))
+            skipped.append(_skipped(sourced, draft))
             continue
         shape = _shape(draft)
         same = next((each for each in planned.values() if _shape(each.draft) == shape), None)
@@ -391,7 +392,7 @@ def batch(
         if identifier != draft.id:
             again = draft_entry(entry, around, wishes, identifier=identifier)
             if isinstance(again, ImportNote):
-                skipped.append(Skipped(name=entry.name, title=sourced.title, note=again))
+                skipped.append(_skipped(sourced, again))
                 continue
             if (taken_by := taken.get(exposed_segment(draft.id))) is not None:
                 text = (
@@ -402,6 +403,10 @@ def batch(
         origin = {"sources": (sourced.key,), "titles": (sourced.title,), "paths": sourced.paths}
         planned[identifier] = Planned(draft=draft, standing=before, alike=alike, **origin)
     return ImportBatch(planned=tuple(planned.values()), skipped=tuple(skipped))
+
+
+def _skipped(sourced: Sourced, why: ImportNote) -> Skipped:
+    return Skipped(name=sourced.entry.name, source=sourced.title, code=why.code, text=why.text)
 
 
 def _is_same_server(folder: ExistingDriver, draft: DriverDraft) -> bool:

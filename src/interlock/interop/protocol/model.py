@@ -26,7 +26,6 @@ class ImportNote(msgspec.Struct, frozen=True, kw_only=True):
 
     code: str
     text: str
-    server: str = ""
 
 
 class PersonInput(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +73,7 @@ class ServerEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     def refuse(self, code: str, text: str) -> "ServerEntry":
         """Return this entry marked as one that cannot be imported, with the reason."""
-        return msgspec.structs.replace(self, refused=ImportNote(code=code, text=text, server=self.name))
+        return msgspec.structs.replace(self, refused=ImportNote(code=code, text=text))
 
 
 class FileReading(msgspec.Struct, frozen=True, kw_only=True):

@@ -142,14 +142,11 @@ def open_console(
         interlock open --print
         interlock open --json | jq -r .url
     """
-    from interlock.access.api import MAKE_LOGIN, Login
+    from interlock.access.api import MAKE_LOGIN
 
-    answer = invocation.node.call(MAKE_LOGIN)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
+    if (login := invocation.call_or_print(MAKE_LOGIN)) is None:
         return
-    url = answer.as_(Login).url
+    out, url = invocation.out, login.url
     if not print_only and _show(url, None if invocation.remote_url else invocation.data_folder / "run"):
         out.advice(f"opened {url.partition('#')[0]} in your browser; interlock open --print shows the link instead")
         return
