@@ -138,6 +138,16 @@ class Invocation:
             return None
         return answer.as_(cast("type[Reply]", operation.output))
 
+    def call_and_print(self, operation: "Operation[Reply]", body: object = None, **arguments: Any) -> "Reply":
+        """Call an operation of the node and return its reply, on which the exit code depends. With --json, also print
+        the reply unchanged.
+        """
+        answer = self.node.call(operation, body=body, **arguments)
+        reply = answer.as_(cast("type[Reply]", operation.output))
+        if self.out.as_json:
+            self.out.raw_json(answer.raw)
+        return reply
+
     def is_stopped(self, away: Unreachable) -> bool:
         """Return whether a call failed because no node runs on this data folder."""
         return self.remote_url is None and away.code == "not_running"

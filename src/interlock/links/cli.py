@@ -12,7 +12,7 @@ from rich.text import Text
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.completion import segments
-from interlock.cli.terminal.drawing import Details, in_columns, poll
+from interlock.cli.terminal.drawing import Details, poll, table_lines
 from interlock.cli.terminal.errors import Unreachable
 from interlock.cli.terminal.text import count, duration, latency, local_time, one_line, repeats, since
 from interlock.guard.api import Budget, Spent
@@ -184,26 +184,17 @@ def list_links(invocation: Invocation) -> None:
     if not listed.links:
         out.remark("no servers yet: interlock add npm:PACKAGE, or a [servers.NAME] table, or let subservers register")
         return
-    heads = ("SEGMENT", "STATE", "VIA", "ERA", "TOOLS", "CALLS", "ERRORS", "LATENCY", "WHY")
-    rows = [[Text(head, style="dim") for head in heads]]
-    rows += [
-        [
-            Text(link.segment, style="bold"),
-            state_text(link.state, ascii_only=out.console.options.ascii_only),
-            Text(link.transport),
-            Text(link.era or "-"),
-            Text(str(link.tools if link.contracts is None else link.contracts)),
-            Text(str(link.calls)),
-            Text(str(link.errors)),
-            Text(latency(link.latency_ms) if link.latency_ms is not None else "-"),
-            Text(link.reason or ""),
-        ]
-        for link in listed.links
-    ]
-    width = out.console.width
-    wide = in_columns(rows, width=width, shrink={8: REASON_WIDTH_MIN}, right=NUMBERS)
+    rows = []
+    for link in listed.links:
+        state = state_text(link.state, ascii_only=out.console.options.ascii_only)
+        offered = link.tools if link.contracts is None else link.contracts
+        took = latency(link.latency_ms) if link.latency_ms is not None else "-"
+        numbers = (str(offered), str(link.calls), str(link.errors), took)
+        rows.append(((link.segment, "bold"), state, link.transport, link.era or "-", *numbers, Text(link.reason or "")))
+    heads, width = "SEGMENT|STATE|VIA|ERA|TOOLS|CALLS|ERRORS|LATENCY", out.console.width
+    wide = table_lines(f"{heads}|WHY", rows, width=width, shrink={8: REASON_WIDTH_MIN}, right=NUMBERS)
     if max(line.cell_len for line in wide) > width:
-        wide = in_columns([row[:-1] for row in rows], width=width, shrink={0: 8}, right=NUMBERS)
+        wide = table_lines(heads, [row[:-1] for row in rows], width=width, shrink={0: 8}, right=NUMBERS)
     out.draw(*wide)
 
 

@@ -182,12 +182,8 @@ def list_names(invocation: Invocation, *, public: Public = False, status: OfStat
         interlock names list
         interlock names list --public
     """
-    answer = invocation.node.call(api.LIST_NAMES, only_public=public, status=status)
-    listed = answer.as_(api.Names)
-    out = invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
-    else:
+    listed, out = invocation.call_and_print(api.LIST_NAMES, only_public=public, status=status), invocation.out
+    if not out.as_json:
         rows = []
         for entry in listed.names:
             marks = [
@@ -256,11 +252,8 @@ def check(invocation: Invocation, name: Name, **members: Any) -> None:
         interlock names check acme_search --controller Acme --prefix acme_
     """
     proposal = {"change_controller": "unknown", **_read_members(members), "surface_name": name}
-    answer = invocation.node.call(api.CHECK_NAME, body={"name": name, "proposal": proposal})
-    result, out = answer.as_(api.NameCheck), invocation.out
-    if out.as_json:
-        out.raw_json(answer.raw)
-    else:
+    result, out = invocation.call_and_print(api.CHECK_NAME, {"name": name, "proposal": proposal}), invocation.out
+    if not out.as_json:
         for criterion in result.criteria:
             out.line(f"{criterion.criterion}  {criterion.outcome:13} {criterion.says}")
             for finding in result.findings:
@@ -284,11 +277,8 @@ def verify(invocation: Invocation, name: Name, definition: Annotated[Path, typer
     Examples:
         interlock names verify acme_search tool.json
     """
-    answer = invocation.node.call(api.VERIFY_NAME, body={"name": name, "definition": _read_json(definition)})
-    result = answer.as_(api.NameVerification)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-    else:
+    result = invocation.call_and_print(api.VERIFY_NAME, {"name": name, "definition": _read_json(definition)})
+    if not invocation.out.as_json:
         invocation.out.line(f"{name}: {result.verdict}")
         for difference in (*result.differences, *result.notes):
             invocation.out.line(f"  {difference}")
@@ -604,16 +594,13 @@ def _act(
     """
     wanted = {"action": action, "subject": subject, "body": body, "override": override}
     try:
-        answer = invocation.node.call(api.ACT, body=wanted, timeout=60.0)
+        done = invocation.call_and_print(api.ACT, wanted, timeout=60.0)
     except Refused as refused:
         if refused.code != "not_change_controller" or override:
             raise
         hint = f"interlock names sign {action} NAME --controller NAME --key NAME; or in its place: --override REASON"
         raise refused.with_hint(hint) from None
-    done = answer.as_(api.NameOutcome)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-    else:
+    if not invocation.out.as_json:
         reason = f": {done.reason}" if done.reason else ""
         invocation.out.line(f"{done.subject} is {done.state}{reason}")
     if done.approval is not None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from interlock.cli.command import Invocation, verb, verb_app
-from interlock.cli.terminal.drawing import in_columns, poll
+from interlock.cli.terminal.drawing import poll
 from interlock.cli.terminal.errors import EXIT_REFUSED, Unreachable
 from interlock.cli.terminal.text import count, latency, local_time, repeats
 from interlock.wire.refusal import Refused
@@ -111,21 +111,17 @@ def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
     if not records and head:
         out.remark("no records yet")
         return
-    rows = [[Text(name, style="dim") for name in ("TIME", "WHO", "WHAT", "OUTCOME", "TOOK")]] if head else []
+    rows = []
     for times, record in repeats(records, lambda each: (each.who, *_describe(each))):
         what, outcome = _describe(record)
         what += f" (×{times})" if times > 1 else ""
         good = record.outcome in _DONE
-        rows.append(
-            [
-                Text(local_time(record.at, "%H:%M:%S"), style="dim"),
-                Text(_WHO.get(record.who, record.who)),
-                Text(what, style="bold"),
-                Text(outcome, style="green" if good else "red"),
-                Text(latency(record.ms) if record.ms is not None else "", style="dim"),
-            ]
-        )
-    out.draw(*in_columns(rows, width=out.console.width, shrink={3: 12, 1: 10, 2: 20}, right=frozenset((4,))))
+        took = latency(record.ms) if record.ms is not None else ""
+        who, done = Text(_WHO.get(record.who, record.who)), Text(outcome, style="green" if good else "red")
+        at = local_time(record.at, "%H:%M:%S")
+        rows.append(((at, "dim"), who, Text(what, style="bold"), done, (took, "dim")))
+    heads = "TIME|WHO|WHAT|OUTCOME|TOOK" if head else ""
+    out.draw_table(heads, rows, {3: 12, 1: 10, 2: 20}, right=frozenset((4,)))
     sys.stdout.flush()
 
 

@@ -17,13 +17,13 @@ from rich.text import Text
 
 from interlock.approvals import api, grants_api
 from interlock.approvals.cli.grants import GrantLimits, seconds_of
-from interlock.approvals.cli.keys import KeyChoice, can_ask
+from interlock.approvals.cli.keys import KeyChoice, can_ask, require_terminal
 from interlock.approvals.protocol import approval as records
 from interlock.approvals.protocol.approval import Status
 from interlock.approvals.protocol.digests import REVEAL, SURFACE
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import approval_ids
-from interlock.cli.terminal.drawing import in_columns, labelled_lines, poll, redraw
+from interlock.cli.terminal.drawing import labelled_lines, poll, redraw, table_lines
 from interlock.cli.terminal.errors import BadUsage, Unreachable, Waits
 from interlock.cli.terminal.output import confirm, prompt
 from interlock.cli.terminal.text import duration, local_time
@@ -43,21 +43,16 @@ _DIFF_STYLES: Final = {"+": "green", "-": "red"}
 
 
 def table(approvals: Sequence[api.ApprovalSummary], width: int) -> list[Text]:
-    rows = [[Text(head, style="dim") for head in ("ID", "KIND", "TOOL OR ITEM", "ASKED BY", "EXPIRES")]]
     # The ids are shortened to the number of characters that is enough to distinguish them.
     ids = [approval.id for approval in approvals]
     length = next((n for n in range(SHORT_ID, 36) if len({id[:n] for id in ids}) == len(ids)), 36)
-    rows += [
-        [
-            Text(plain(approval.id[:length]), style="bold"),
-            Text(plain(approval.kind)),
-            Text(plain(approval.name)),
-            Text(plain(f"{approval.requested_by} ({approval.agent})" if approval.agent else approval.requested_by)),
-            Text(time_left(approval), style=_STYLES.get(approval.status, "dim")),
-        ]
-        for approval in approvals
-    ]
-    return in_columns(rows, width=width, shrink={3: 12, 2: 16})
+    rows = []
+    for approval in approvals:
+        who = f"{approval.requested_by} ({approval.agent})" if approval.agent else approval.requested_by
+        left = time_left(approval), _STYLES.get(approval.status, "dim")
+        shown_id = plain(approval.id[:length]), "bold"
+        rows.append((shown_id, plain(approval.kind), Text(plain(approval.name)), Text(plain(who)), left))
+    return table_lines("ID|KIND|TOOL OR ITEM|ASKED BY|EXPIRES", rows, width=width, shrink={3: 12, 2: 16})
 
 
 def time_left(approval: api.ApprovalSummary) -> str:
@@ -443,9 +438,7 @@ def _choose_answer(approval: api.Approval, answer: str | None) -> str | None:
 
 
 def _confirm(approval: api.Approval, answer: str | None) -> None:
-    if not can_ask():
-        hint = "run it on a terminal, or with --yes after interlock approvals show"
-        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was approved", hint=hint)
+    require_terminal("run it on a terminal, or with --yes after interlock approvals show", undone="approved")
     what = f"Approve it as {answer}?" if answer in CLASSES else "Approve it?"
     again = "Parts of it are folded. Approve also what you have not seen?"
     if not confirm(what) or (is_folded(approval) and not confirm(again)):

@@ -20,7 +20,8 @@ import typer
 
 from interlock.approvals.api import GET_INVITATION, INVITE_PASSKEY, Invitation, InvitePasskey
 from interlock.cli.command import Invocation, option
-from interlock.cli.terminal.errors import BadUsage
+from interlock.cli.terminal.errors import BadUsage, Waits
+from interlock.cli.terminal.output import confirm
 from interlock.cli.terminal.text import as_typed
 from interlock.config.folders import config_folder
 from interlock.config.toml_text import toml_text
@@ -48,12 +49,19 @@ def can_ask() -> bool:
     return sys.stdin.isatty() and sys.stderr.isatty()
 
 
-def require_terminal(hint: str) -> None:
+def require_terminal(hint: str, undone: str = "done") -> None:
     """Raise Refused if there is no terminal on which a person can confirm. `hint` says how to confirm in
-    another way.
+    another way, and `undone` names what was not done.
     """
     if not can_ask():
-        raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was done", hint=hint)
+        raise Refused("not_confirmed", f"there is no terminal to confirm on, and nothing was {undone}", hint=hint)
+
+
+def require_confirmation(question: str, *, hint: str, undone: str = "done") -> None:
+    """Ask a person a question. Raise Waits if the answer is no, and Refused as `require_terminal` does."""
+    require_terminal(hint, undone)
+    if not confirm(question):
+        raise Waits("not_decided", f"nothing was {undone}")
 
 
 def find_supplied_passphrase(descriptor: int | None) -> bytes | None:

@@ -14,13 +14,12 @@ from msgspec.structs import astuple, replace
 
 from interlock.approvals import api, grants_api
 from interlock.approvals.cli.grants import with_proposed
-from interlock.approvals.cli.keys import KeyChoice, OperatorKeys, can_ask, own_name, read_passphrase
+from interlock.approvals.cli.keys import KeyChoice, OperatorKeys, own_name, read_passphrase, require_confirmation
 from interlock.approvals.grant_terms import grant_digest
 from interlock.approvals.protocol import digests
 from interlock.approvals.protocol.approval import Kind
 from interlock.cli.command import Invocation
-from interlock.cli.terminal.errors import BadUsage, Waits
-from interlock.cli.terminal.output import confirm
+from interlock.cli.terminal.errors import BadUsage
 from interlock.cli.terminal.text import as_typed, count, one_line
 from interlock.gate.protocol.held_call import call_digest
 from interlock.gate.protocol.proofs import TYP, ProofQuestion, claims_of
@@ -129,11 +128,8 @@ def sign_drafted(invocation: Invocation, draft: grants_api.GrantDraft, key: KeyC
     if draft.is_held_below:
         out.remark("note: a node below holds these calls too, and still asks; this grant is for this node alone")
     if not yes:
-        if not can_ask():
-            hint = "run it on a terminal, or with --yes after you have read it"
-            raise Refused("not_confirmed", "there is no terminal to confirm on, and nothing was signed", hint=hint)
-        if not confirm("Sign this standing grant?"):
-            raise Waits("not_decided", "nothing was signed")
+        hint = "run it on a terminal, or with --yes after you have read it"
+        require_confirmation("Sign this standing grant?", hint=hint, undone="signed")
     grant, digest = draft.terms, grant_digest(draft.terms)
     if digest != draft.digest:
         raise _not_what_is_shown("grant")

@@ -6,7 +6,7 @@ rich is imported only when something is drawn.
 
 import textwrap
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, TypeVar
 
 from interlock.cli.terminal.errors import Unreachable
@@ -59,6 +59,30 @@ def in_columns(
         line.rstrip()
         lines.append(line)
     return lines
+
+
+def table_lines(
+    heads: str,
+    rows: "Iterable[Sequence[str | tuple[str, str] | Text]]",
+    *,
+    width: int,
+    shrink: Mapping[int, int],
+    right: frozenset[int] = frozenset(),
+) -> "list[Text]":
+    """Lay out rows of cells below column heads, which `heads` separates by "|". A cell is an untrusted text, a text
+    with its style, or a styled text whose spaces stay as they are. `in_columns` explains the other arguments.
+    """
+    from rich.text import Text
+
+    def as_text(cell: "str | tuple[str, str] | Text") -> Text:
+        if isinstance(cell, Text):
+            return cell
+        text, style = (cell, "") if isinstance(cell, str) else cell
+        return Text(one_line(text), style=style)
+
+    lines = [[as_text((head, "dim")) for head in heads.split("|")]] if heads else []
+    lines += [[as_text(cell) for cell in row] for row in rows]
+    return in_columns(lines, width=width, shrink=shrink, right=right)
 
 
 def total_width(widths: Sequence[int]) -> int:

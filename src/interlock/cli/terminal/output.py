@@ -91,24 +91,14 @@ class Output:
     def draw_table(
         self,
         heads: str,
-        rows: Iterable[Sequence[str | tuple[str, str]]],
+        rows: "Iterable[Sequence[str | tuple[str, str] | Text]]",
         shrink: Mapping[int, int],
         right: frozenset[int] = frozenset(),
     ) -> None:
-        """Draw rows of cells below column heads, which `heads` separates by "|". A cell is an untrusted text, or a text
-        with its style. `shrink` and `right` are explained at `in_columns`.
-        """
-        from rich.text import Text
+        """Draw rows of cells below column heads, as `table_lines` lays them out."""
+        from interlock.cli.terminal.drawing import table_lines
 
-        from interlock.cli.terminal.drawing import in_columns
-
-        def as_text(cell: str | tuple[str, str]) -> Text:
-            text, style = (cell, "") if isinstance(cell, str) else cell
-            return Text(one_line(text), style=style)
-
-        lines = [[as_text((head, "dim")) for head in heads.split("|")]] if heads else []
-        lines += [[as_text(cell) for cell in row] for row in rows]
-        self.draw(*in_columns(lines, width=self.console.width, shrink=shrink, right=right))
+        self.draw(*table_lines(heads, rows, width=self.console.width, shrink=shrink, right=right))
 
     def line(self, text: str = "") -> None:
         """Write one line that is never wrapped, so that it can be copied completely."""

@@ -4,11 +4,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from interlock.approvals.cli.keys import KeyChoice, require_terminal
+from interlock.approvals.cli.keys import KeyChoice, require_confirmation
 from interlock.catalog.api import LIST_SKILLS
 from interlock.cli.command import Invocation, option, verb, verb_app
-from interlock.cli.terminal.errors import EXIT_REFUSED, Waits
-from interlock.cli.terminal.output import confirm
+from interlock.cli.terminal.errors import EXIT_REFUSED
 from interlock.drivers import api
 from interlock.drivers.protocol.server_name import server_name
 from interlock.wire.refusal import Refused
@@ -170,11 +169,8 @@ def test(
         interlock drivers test notes --allow-mutation
     """
     body = api.RunExamples(allow_mutation=allow_mutation)
-    answer = invocation.node.call(api.RUN_EXAMPLES, name=name, body=body, timeout=TEST_TIMEOUT_S)
-    examples = answer.as_(api.DriverExamples)
-    if invocation.out.as_json:
-        invocation.out.raw_json(answer.raw)
-    else:
+    examples = invocation.call_and_print(api.RUN_EXAMPLES, body, name=name, timeout=TEST_TIMEOUT_S)
+    if not invocation.out.as_json:
         from interlock.drivers.cli.driver_lines import draw_examples
 
         draw_examples(invocation.out, examples)
@@ -254,9 +250,7 @@ def get_driver(invocation: Invocation, name: str) -> "Answer":
 
 
 def _ask(question: str, otherwise: str) -> None:
-    require_terminal(f"run it on a terminal, or with --yes after {otherwise}")
-    if not confirm(question):
-        raise Waits("not_decided", "nothing was done")
+    require_confirmation(question, hint=f"run it on a terminal, or with --yes after {otherwise}")
 
 
 skills_app = verb_app(
