@@ -83,7 +83,6 @@ class Challenges:
         """Return a new verification challenge for an agent, which has an id but no code yet. Operators see it only
         after `raise_challenge`, with the name of the agent and what is `shown` besides.
         """
-        shown = {"element_name": name, **shown}
         expires_at = self.clock.wall() + min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
         more = {"requires": Requires.CODE, "expires_at": expires_at}
         return self._draft(Kind.VERIFY, agent.principal, name, shown, reason=reason, factors=factors, **more)
@@ -109,12 +108,10 @@ class Challenges:
 
         `on_refused` is called with the id and the reason if the inbox refuses the request.
         """
-        shown = {"element_name": execution.name, "operation": held.operation, "params": held.params}
+        shown = {"operation": held.operation, "params": held.params}
         often = "as often as the agent makes it until its execution ends" if held.level == SESSION else "once"
         reason = f"An agent calls {held.operation}, which is {held.danger}. Approval lets this very call run, {often}."
-        principal, name = execution.agent.principal, execution.name
-        draft = self._draft(Kind.STEP, principal, name, shown, reason=reason, factors=held.reasons)
-        self.codes.make_token(draft.id)
+        draft = self._draft_with_token(Kind.STEP, execution, shown, reason, held.reasons)
 
         async def ask() -> None:
             try:
@@ -136,9 +133,7 @@ class Challenges:
         `shown` is what the person sees besides the name of the agent. Raise OperationFailed if the inbox refuses the
         request.
         """
-        principal, name = execution.agent.principal, execution.name
-        draft = self._draft(kind, principal, name, {"element_name": name, **shown}, reason=reason, factors=factors)
-        self.codes.make_token(draft.id)
+        draft = self._draft_with_token(kind, execution, shown, reason, factors)
         raised = await self.inbox.raise_(draft)
         if isinstance(raised, Approval):
             return raised
@@ -148,8 +143,15 @@ class Challenges:
             raise OperationFailed(failure(Code.RATE_LIMIT_QUOTA_EXHAUSTED, "Too much waits for a person", details))
         raise OperationFailed(internal_error("the inbox cannot be written; nothing was done"))
 
+    def _draft_with_token(
+        self, kind: Kind, execution: Execution, shown: dict[str, Any], reason: str, factors: tuple[str, ...]
+    ) -> Approval:
+        draft = self._draft(kind, execution.principal, execution.name, shown, reason=reason, factors=factors)
+        self.codes.make_token(draft.id)
+        return draft
+
     def _draft(self, kind: Kind, principal: str, name: str, shown: dict[str, Any], **members: Any) -> Approval:
-        params = Raw(msgspec.json.encode(shown))
+        params = Raw(msgspec.json.encode({"element_name": name, **shown}))
         members |= {"requested_by": principal, "tool": TOOL_PREFIX + name, "agent": name, "params": params}
         draft = self.inbox.draft(kind, Source.AQL, digest="", **members)
         # The digest contains the id, so that a decision about one question never counts for another.

@@ -318,10 +318,10 @@ class Pause(msgspec.Struct, frozen=True, kw_only=True):
 
     evaluation: Evaluation
     shown: JsonObject  # to the person, however often they are asked
-    grant: StepGrant | None  # what the agent may do after the approval
-    approval_id: str
-    is_verified_by_code: bool
-    at: float
+    grant: StepGrant | None = None  # what the agent may do after the approval
+    approval_id: str = ""
+    is_verified_by_code: bool = False
+    at: float = 0.0
 
 
 class Execution:

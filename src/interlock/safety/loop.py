@@ -366,7 +366,7 @@ class SafetyLoop(DecisionReceiver):
             self.step_counts.add(counted_as)
         execution.grants.clear()  # AQL-8.6.2-1: unused ones end with the next report
         factors, is_enforcing = evaluation.factors, self.is_enforcing
-        shown, grant = self._show_step(execution, evaluation, hint, caller, written)
+        pause = self._draft_pause(execution, evaluation, hint, caller, written)
         match evaluation.verdict:
             case verdict if not is_enforcing:  # AQL-8.6.4-6
                 factors += (_WOULD[verdict],) if verdict in _WOULD else ()
@@ -377,11 +377,11 @@ class SafetyLoop(DecisionReceiver):
                 else:
                     factors += (NAMES_NOTHING,)
             case StepVerdict.PAUSE:
-                await self._pause(execution, evaluation, shown, grant)
+                await self._pause(execution, pause)
             case StepVerdict.VERIFY:
-                await self._verify(execution, evaluation, shown, grant)
+                await self._verify(execution, pause)
             case StepVerdict.STOP:
-                await self.block(execution, evaluation, shown)  # AQL-8.6.4-5
+                await self._block(execution, pause)  # AQL-8.6.4-5
         return Directive(
             # AQL-8.6.4-3, AQL-8.7.1-2
             continue_=evaluation.verdict is StepVerdict.CONTINUE or not is_enforcing,
@@ -393,20 +393,21 @@ class SafetyLoop(DecisionReceiver):
             notifications=self._notifications(execution),
         )
 
-    def _show_step(
+    def _draft_pause(
         self, execution: Execution, evaluation: Evaluation, hint: Hint, caller: Caller, written: str
-    ) -> tuple[dict[str, Any], StepGrant | None]:
-        """Return what a person is shown of a reported step, and the grant that the agent gets if they approve it: for
-        the calls that were shown, and no others.
+    ) -> Pause:
+        """Return a pause that no person was asked about yet: what they are shown of a reported step, and the grant that
+        the agent gets if they approve it, for the calls that were shown and no others.
         """
         shown: dict[str, Any] = {"step": execution.steps, "nextActionHint": written}
         # Beyond the step limit, a person only lets the counter begin again.
         if evaluation.verdict is StepVerdict.STOP or evaluation.stage == 1:
-            return shown, None
+            return Pause(evaluation=evaluation, shown=shown)
         calls = self.names.calls_in(hint, caller)
         # AQL-X-17: of the calls that are shown. After a failure the step was not judged yet.
         names, is_approved = frozenset(map(normalise, calls)), evaluation.stage > 2
-        return {**shown, "calls": calls}, StepGrant(names, is_approved=is_approved, text=hint.text)
+        grant = StepGrant(names, is_approved=is_approved, text=hint.text)
+        return Pause(evaluation=evaluation, shown={**shown, "calls": calls}, grant=grant)
 
     async def _still_paused(self, execution: Execution, pause: Pause) -> Directive | None:
         """Return the directive that tells an agent to keep waiting, or None if its pause is over and the report can be
@@ -421,59 +422,49 @@ class SafetyLoop(DecisionReceiver):
                 self._tell(execution, "The pause was lifted. The challenge expired.")
                 return None
             if self.challenges.may_issue(execution.agent):
-                pause = await self._verify(execution, pause.evaluation, pause.shown, pause.grant)
+                pause = await self._verify(execution, pause)
         elif status is not Status.PENDING:  # nobody decided in time: they are asked again
-            pause = await self._pause(execution, pause.evaluation, pause.shown, pause.grant)
+            pause = await self._pause(execution, pause)
         if pause.is_verified_by_code:
             reason = f"{reason} Challenge {pause.approval_id} waits for its code."
         factors = (*pause.evaluation.factors, "The agent is paused since an earlier report.")
         notices = self._notifications(execution)
         return Directive(continue_=False, factors=factors, reason=reason, notifications=notices)
 
-    async def _pause(
-        self, execution: Execution, evaluation: Evaluation, shown: dict[str, Any], grant: StepGrant | None
-    ) -> Pause:
-        reason, factors = evaluation.reason or "", evaluation.factors
-        raised = await self.challenges.ask(Kind.STEP, execution, shown, reason=reason, factors=factors)
-        return self._set_pause(execution, evaluation, shown, grant, raised.id, is_verified_by_code=False)
+    async def _pause(self, execution: Execution, pause: Pause) -> Pause:
+        """Pause an agent until a person approves its step. Return the pause with the id of that approval."""
+        reason, factors = pause.evaluation.reason or "", pause.evaluation.factors
+        raised = await self.challenges.ask(Kind.STEP, execution, pause.shown, reason=reason, factors=factors)
+        return self._set_pause(execution, pause, raised.id, is_verified_by_code=False)
 
-    async def _verify(
-        self, execution: Execution, evaluation: Evaluation, shown: dict[str, Any], grant: StepGrant | None
-    ) -> Pause:
-        agent, reason = execution.agent, evaluation.reason or ""
-        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, shown=shown)
+    async def _verify(self, execution: Execution, pause: Pause) -> Pause:
+        """Pause an agent until a challenge is answered. Return the pause with the id of that challenge."""
+        draft = self._draft_challenge(execution, pause)
         try:
-            await self.challenges.raise_challenge(agent, execution.name, draft)
+            await self.challenges.raise_challenge(execution.agent, execution.name, draft)
         except StoreError as refused:
             raise _unavailable(refused) from None
         # AQL-8.7.3-6
-        return self._set_pause(execution, evaluation, shown, grant, draft.id, is_verified_by_code=True)
+        return self._set_pause(execution, pause, draft.id, is_verified_by_code=True)
 
-    def _set_pause(
-        self,
-        execution: Execution,
-        evaluation: Evaluation,
-        shown: dict[str, Any],
-        grant: StepGrant | None,
-        id: str,
-        *,
-        is_verified_by_code: bool,
-    ) -> Pause:
+    def _draft_challenge(self, execution: Execution, pause: Pause) -> Approval:
+        reason, factors = pause.evaluation.reason or "", pause.evaluation.factors
+        return self.challenges.draft(execution.agent, execution.name, reason=reason, factors=factors, shown=pause.shown)
+
+    def _set_pause(self, execution: Execution, pause: Pause, id: str, *, is_verified_by_code: bool) -> Pause:
         at, by_code = self.clock.wall(), is_verified_by_code
-        execution.pause = pause = Pause(
-            evaluation=evaluation, shown=shown, grant=grant, approval_id=id, is_verified_by_code=by_code, at=at
-        )
-        self.record(execution, "pause", "paused", approval=id, stage=evaluation.stage)
+        execution.pause = pause = msgspec.structs.replace(pause, approval_id=id, is_verified_by_code=by_code, at=at)
+        self.record(execution, "pause", "paused", approval=id, stage=pause.evaluation.stage)
         return pause
 
-    async def block(self, execution: Execution, evaluation: Evaluation, shown: dict[str, Any]) -> Block:
+    async def _block(self, execution: Execution, pause: Pause) -> None:
         """Block an agent, and create the challenge with which a person can unblock it. The block is in the store when
         this returns.
 
         Raise OperationFailed if the block cannot be stored; it is then still effective in memory.
         """
-        agent, reason = execution.agent, evaluation.reason or ""
-        draft = self.challenges.draft(agent, execution.name, reason=reason, factors=evaluation.factors, shown=shown)
+        agent, reason = execution.agent, pause.evaluation.reason or ""
+        draft = self._draft_challenge(execution, pause)
         principal, name, now = agent.principal, execution.name, self.clock.wall()
         block = Block(principal=principal, name=name, reason=reason, at=now, challenge_id=draft.id)
         if execution.pause is not None:
@@ -489,7 +480,6 @@ class SafetyLoop(DecisionReceiver):
             self.changed.publish(None)
         log.warning("the agent %r of %s is blocked: interlock approvals show %.8s", name, principal, draft.id)
         self.record(execution, "block", "blocked", approval=draft.id, reason=reason)
-        return block
 
     def abort_as_operator(self, agent: AgentKey, by: str) -> Execution | None:
         """Cancel the live executions of an agent for an operator. Return the latest of them, or
@@ -506,11 +496,11 @@ class SafetyLoop(DecisionReceiver):
         """
         async with self._lock(execution.agent):
             if pause.evaluation.verdict is StepVerdict.STOP:
-                await self.block(execution, pause.evaluation, pause.shown)
+                await self._block(execution, pause)
             elif pause.evaluation.verdict is StepVerdict.VERIFY:
-                await self._verify(execution, pause.evaluation, pause.shown, pause.grant)
+                await self._verify(execution, pause)
             else:
-                await self._pause(execution, pause.evaluation, pause.shown, pause.grant)
+                await self._pause(execution, pause)
 
     async def order_challenge(self, agent: AgentKey) -> Block | None:
         """Create a challenge with a new code for a blocked agent, and void the previous challenge.

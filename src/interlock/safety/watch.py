@@ -186,10 +186,7 @@ class AgentCheck:
             shown["calls"] = (call.target,)
         # AQL-X-17: for this very call
         grant = StepGrant(names.of_tool, is_approved=True, digest=digest_of(bytes(arguments)))
-        pause = Pause(
-            evaluation=judged, shown=shown, grant=grant, approval_id="", is_verified_by_code=False, at=now
-        )  # fmt: skip
-        execution.pause = pause
+        execution.pause = pause = Pause(evaluation=judged, shown=shown, grant=grant, at=now)
 
         async def escalate() -> None:
             # If the question cannot be stored, the agent stays paused, and its next report asks again.

@@ -216,76 +216,58 @@ _WORD_END: Final = r"(?![^\W_])"
 
 
 class Pattern:
-    """A compiled glob. The parts between its stars have a fixed length, so that matching needs no backtracking."""
+    """A compiled glob. Its parts between stars have a fixed length, and each is looked for after the part before it.
 
-    __slots__ = ("_anchored", "_ended", "_parts", "text")
+    A part is an atomic group, which is matched once and never tried elsewhere, so that matching takes linear time.
+    """
+
+    __slots__ = ("_found", "_whole", "text")
 
     def __init__(self, text: str) -> None:
         """Compile a pattern. Raise ValueError with the reason if it is invalid."""
         self.text = text
         written = _parts(text)
-        parts = [_fixed(part) for part in written]
-        head = _WORD_START if written[0][:1].isalnum() else ""
-        tail = _WORD_END if written[-1][-1:].isalnum() else ""
-        self._anchored = tuple(re.compile(part, re.DOTALL) for part in parts)
-        self._ended = re.compile(f"(?:{parts[-1]})\\Z", re.DOTALL)
-        bounded = [*parts[:-1], parts[-1] + tail]
-        bounded[0] = head + bounded[0]
-        self._parts = tuple(re.compile(part, re.DOTALL) for part in bounded)
+        first, *rest = ("".join(map(_expression, part)) for part in written)
+        head = _WORD_START if written[0][:1] and written[0][0][0].isalnum() else ""
+        tail = _WORD_END if written[-1][-1:] and written[-1][-1][-1].isalnum() else ""
+        bounded = [head + first, *rest]
+        bounded[-1] += tail
+        self._found = re.compile("".join(f"(?>.*?{part})" for part in bounded), re.DOTALL)
+        between = "".join(f"(?>.*?{part})" for part in rest[:-1])
+        last = f".*?{rest[-1]}" if rest else ""
+        self._whole = re.compile(f"{first}{between}{last}\\Z", re.DOTALL)
 
     def is_found_in(self, text: str) -> bool:
         """Return whether the pattern occurs in a normalized text, starting at a word boundary."""
-        position = 0
-        for part in self._parts:
-            match = part.search(text, position)
-            if match is None:
-                return False
-            position = match.end()
-        return True
+        return self._found.match(text) is not None
 
     def is_whole(self, text: str) -> bool:
         """Return whether the pattern matches an entire normalized text."""
-        first = self._anchored[0].match(text)
-        if first is None:
-            return False
-        if len(self._anchored) == 1:
-            return first.end() == len(text)
-        position = first.end()
-        for part in self._anchored[1:-1]:
-            match = part.search(text, position)
-            if match is None:
-                return False
-            position = match.end()
-        return self._ended.search(text, position) is not None
+        return self._whole.match(text) is not None
 
 
-def _parts(text: str) -> list[str]:
+def _parts(text: str) -> list[list[str]]:
+    """Return the parts between the stars of a glob, each as its characters and sets of characters."""
     if not text.strip():
         raise ValueError("a pattern must not be empty")
     if len(text) > PATTERN_CHARS_MAX:
         raise ValueError(f"a pattern has at most {PATTERN_CHARS_MAX} characters")
     lead, trail = " " if text[0] == " " else "", " " if text[-1] == " " else ""
-    text = f"{lead}{normalise(text)}{trail}"
-    parts, start, depth = [], 0, False
-    for at, character in enumerate(text):
-        if character == "[":
-            depth = True
-        elif character == "]":
-            depth = False
-        elif character == "*" and not depth:
-            parts.append(text[start:at])
-            start = at + 1
-    if depth:
-        raise ValueError("a '[' in a pattern needs its ']'")
-    parts.append(text[start:])
+    parts: list[list[str]] = [[]]
+    for piece in re.findall(r"\[[^\]]*\]|.", f"{lead}{normalise(text)}{trail}", re.DOTALL):
+        if piece == "[":
+            raise ValueError("a '[' in a pattern needs its ']'")
+        if piece == "*":
+            parts.append([])
+        else:
+            parts[-1].append(piece)
     # Neighbouring stars are one; a pattern keeps its first and last part, which may be empty.
-    return [parts[0], *(part for part in parts[1:-1] if part), *parts[1:][-1:]]
+    return [parts[0], *filter(None, parts[1:-1]), *parts[1:][-1:]]
 
 
-def _fixed(part: str) -> str:
-    """Return the regular expression of a part of a glob that contains no star."""
-    pieces = re.findall(r"\[[^\]]*\]|.", part, re.DOTALL)
-    return "".join("." if piece == "?" else _set(piece[1:-1]) if piece[1:] else re.escape(piece) for piece in pieces)
+def _expression(piece: str) -> str:
+    """Return the regular expression of one character, of `?` or of a set in a glob."""
+    return "." if piece == "?" else _set(piece[1:-1]) if piece[1:] else re.escape(piece)
 
 
 def _set(members: str) -> str:
