@@ -5,6 +5,8 @@ that somebody writes into the store without a key has no effect. Each use is cou
 read, before the call leaves: if two calls compete for the last use, only one succeeds. A grant ends when its time is
 over, its calls are used, a person revokes it, or its signer may no longer approve. An ended grant stays visible for
 some time and releases no calls.
+
+An approval that a grant gave does not release a call by itself: the grant may have ended, and each use is counted.
 """
 
 import logging
@@ -13,19 +15,24 @@ from dataclasses import KW_ONLY, dataclass, field
 from typing import Any, Final
 
 import msgspec
+from msgspec import Raw
 from msgspec.structs import replace
 
 from interlock.approvals.grant_terms import KIND, BadRules, check_grant, check_rules, find_violation, grant_digest
 from interlock.approvals.grants_api import GrantTerms
-from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Proof
+from interlock.approvals.inbox import Inbox
+from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Decision, Kind, Proof, What
 from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, ProofVerifier, stored_proof
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.held_call import Presented
 from interlock.gate.protocol.proofs import ProofQuestion, invalid
+from interlock.mcp.meta import RAW_EMPTY
 from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
-from interlock.wire.refusal import CONFIRMATION_UNKNOWN, CONFIRMATION_VOID, INVALID_PARAMS, Refusal, ax_refusal
+from interlock.wire import refusal
+from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
+from interlock.wire.refusal import CONFIRMATION_VOID, INVALID_PARAMS, Refusal, ax_refusal
 
 log = logging.getLogger("interlock.approvals")
 
@@ -35,7 +42,9 @@ KEPT_S: Final = 30 * 86_400.0  # after its end
 TRIES_MAX: Final = 20  # against calls that use the same grant at the same moment
 DECIDED_BY: Final = "grant:"  # and the id of a grant: who decided a call that it let pass
 PERSONAL: Final = "operator_signature"
-UNKNOWN: Final = ax_refusal(CONFIRMATION_UNKNOWN, "there is no such grant, or it ended long ago")
+UNKNOWN: Final = ax_refusal(refusal.CONFIRMATION_UNKNOWN, "there is no such grant, or it ended long ago")
+# The codes of an approval that an identical call used, or that lapsed.
+_TAKEN: Final = (refusal.CONFIRMATION_USED, refusal.CONFIRMATION_EXPIRED)
 
 
 class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
@@ -227,6 +236,26 @@ class StandingGrants:
             return UNAVAILABLE_NOW
         return ax_refusal(CONFIRMATION_VOID, "others use the standing grant; make the call again", reason="contended")
 
+    async def release(self, id: str, approval_id: str, question: Approval, inbox: Inbox) -> Approval | Refusal:
+        """Count one use of a grant, and return the used approval that records the call.
+
+        The use is counted first, so if two calls compete for the last use, one of them is held. `approval_id` is the
+        call's existing approval, or empty. `question` is the approval that a person would otherwise have been asked to
+        decide.
+        """
+        used = await self.use(id)
+        if isinstance(used, Refusal):
+            return used
+        decision = _decision(used, self.clock.wall())
+        if approval_id:
+            decided: Approval | Refusal | None = inbox.get(approval_id)
+            if decided is None or not is_granted(decided):
+                decided = await inbox.decide(approval_id, decision)
+            taken = decided if isinstance(decided, Refusal) else await inbox.use(approval_id)
+            if not isinstance(taken, Refusal) or taken.code not in _TAKEN:  # an operator may have denied it meanwhile
+                return taken
+        return await inbox.raise_used(question, decision)
+
     async def revoke(self, id: str, *, by: str) -> StoredGrant | Refusal:
         """End a grant now. A grant that has ended already stays unchanged."""
         if id not in self._entries:
@@ -320,3 +349,41 @@ class StandingGrants:
         now, tool = self.clock.wall(), grant.tool
         record = AuditRecord.event(now, who, "approvals", method, tool, verdict=verdict, **details)
         await self.recorder.append_now(record)
+
+
+def is_granted(approval: Approval) -> bool:
+    """Return whether a standing grant, instead of a person, approved this call."""
+    proof = approval.decision.proof if approval.decision is not None else None
+    return proof is not None and proof.type == KIND
+
+
+async def approve_waiting(signed: StoredGrant, inbox: Inbox, now: float) -> None:
+    """Approve the waiting calls that a newly signed standing grant covers, so that no person is asked about them. At
+    most as many calls are approved as the grant allows.
+
+    The use of the grant is counted later, when the client makes the call again.
+    """
+    grant, covered = signed.grant, []
+    for approval in inbox.waiting(Kind.CALL):
+        if (approval.tool, approval.tool_digest, approval.requested_by) == (grant.tool, grant.tool_digest, grant.who):
+            arguments = find_arguments(approval.params)
+            if arguments is not None and find_violation(grant.rules, arguments) is None:
+                covered.append(approval)
+    for approval in covered[: grant.calls]:
+        await inbox.decide(approval.id, _decision(signed, now))
+
+
+def find_arguments(raw: Raw | None) -> dict[str, Any] | None:
+    """Decode the arguments. Return None if they are ambiguous JSON or not an object, because no
+    grant covers such a call.
+    """
+    try:
+        arguments = read_untrusted(bytes(raw or RAW_EMPTY))
+    except AmbiguousJson:
+        return None
+    return arguments if isinstance(arguments, dict) else None
+
+
+def _decision(signed: StoredGrant, now: float) -> Decision:
+    proof = replace(signed.proof, type=KIND, jti=signed.grant.id)
+    return Decision(what=What.APPROVED, by=f"{DECIDED_BY}{signed.grant.id}", at=now, proof=proof)

@@ -73,7 +73,6 @@ class Uplink:
         self._dialling: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._tenant: Tenant | None = None
-        self._asked: dict[int, Register | Heartbeat | Deregister] = {}
 
     def _begin(self, step: JoinedParent, send: Callable[[bytes], bool]) -> Tenant:
         """Create the handler of the parent's messages for the new registration.
@@ -147,7 +146,6 @@ class Uplink:
         name, opener = self._parents[parent]
         link = _Link(self)
         self._link = link
-        self._asked.clear()
         self._log.debug("dialling %s", name)
         self._dialling = asyncio.get_running_loop().create_task(self._open(link, opener))
 
@@ -182,7 +180,6 @@ class Uplink:
                 method, params = messages.DEREGISTER, jsonrpc.encode_value(step.message)
             case _:
                 assert_never(step.message)
-        self._asked[step.id] = step.message
         if pipe is None or not pipe.send(jsonrpc.encode_request(b"%d" % step.id, method.encode(), params)):
             # The pipe ends a link whose other side does not read.
             self._log.warning("%s could not be sent: the parent does not read", method)
@@ -275,7 +272,7 @@ class Uplink:
 
     def _handle_response(self, response: jsonrpc.Response) -> None:
         id = int(response.id) if response.id.isdigit() and len(response.id) < 19 else 0
-        if (request := self._asked.pop(id, None)) is None and self._tenant is not None:
+        if (request := self._engine.find_message(id)) is None and self._tenant is not None:
             self._tenant.hear_answer(response)
             return
         jitter = random.random()  # noqa: S311

@@ -36,7 +36,7 @@ from interlock.ax.protocol.hop_metadata import ADOPTED, CAPABILITY, DECLARED, HO
 from interlock.ax.protocol.names import SCHEME, WithheldName, alias, may_collide, withhold_colliding_aliases
 from interlock.config.plan import ToolClass
 from interlock.core.calls.check import Check
-from interlock.gate.protocol.policy import GateRule, ToolClaims, read_claims
+from interlock.gate.protocol.policy import GateRule, Hold, ToolClaims, read_claims
 from interlock.links.api import Below
 from interlock.links.link import Link, LocalLink
 from interlock.mcp.items import Item, find_value
@@ -305,6 +305,15 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     def is_held(self) -> bool:
         """Return whether a call of the tool waits for a person at this node."""
         return self.gate is not None and self.gate.hold is not None
+
+    @property
+    def may_be_granted(self) -> bool:
+        """Return whether a standing grant can replace a person's approval of each call of the tool.
+
+        A contract may demand a confirmation of every call (AIP-14.rules-1), and an unclassified tool has no definition
+        that a person could sign. A call that an aggregator below holds must be confirmed at that aggregator.
+        """
+        return self.gate is not None and self.gate.hold is Hold.CALL and not self.gate.by_contract
 
     @property
     def digest(self) -> str:

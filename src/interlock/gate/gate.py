@@ -22,6 +22,7 @@ from msgspec import Raw
 
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import CLASSIFIED, Approval, Kind, Move, Source, Status
+from interlock.approvals.standing_grants import StandingGrants, Uncovered, find_arguments, is_granted
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.ax.protocol.capability import as_object
@@ -35,7 +36,6 @@ from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import CONFIRMATION_REQUIRED, HELD, CheckNumber, CheckRefusal, Held, Release
 from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
-from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.protocol.held_call import PREFIX, call_digest, redeeming_params
 from interlock.gate.protocol.policy import Hold
 from interlock.gate.protocol.relay import MARK, RelayedCall, RelayedDemand, find_demand
@@ -103,7 +103,7 @@ class Gate:
     aggregator_id: str
     operator_url: Callable[[], str]
     find_ruling: Callable[[str, str], object | None]  # how an operator classified a tool, by its name and digest
-    granted: GrantedCalls
+    grants: StandingGrants
     key: bytes = field(default=b"", init=False)  # makes the marks of callers; set by `open`
     used_approvals: set[str] = field(default_factory=set, init=False)  # of calls that have not ended
     _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
@@ -190,7 +190,7 @@ class Gate:
         """
         decision = approval.decision
         has_proof = decision is not None and decision.proof is not None
-        return has_proof and self.judge.stands(approval) and not self.granted.is_granted(approval)
+        return has_proof and self.judge.stands(approval) and not is_granted(approval)
 
     def finish(self, approval_id: str, move: Move, outcome: str) -> None:
         """Record in the inbox how the call that used an approval has ended."""
@@ -276,7 +276,7 @@ class GateHold(msgspec.Struct, eq=False):
         approval = self._find_approval()
         if approval is None or approval.status is Status.APPROVED or self._is_next_round():
             return None
-        grant = self.gate.granted.find_release(self, approval) if approval.status is Status.PENDING else ""
+        grant = self._find_grant(approval) if approval.status is Status.PENDING else ""
         return None if isinstance(grant, Release) else self._refuse_until_decided(call, approval, grant)
 
     async def find_release(self, call: Call) -> Release | CheckRefusal:
@@ -302,8 +302,8 @@ class GateHold(msgspec.Struct, eq=False):
             present = self._find_approval()
             may_use_grant = present is None or present.status is Status.PENDING
             if present is not None and present.status is Status.APPROVED:
-                may_use_grant = gate.granted.is_granted(present)
-            grant = gate.granted.find_release(self, present) if may_use_grant else ""
+                may_use_grant = is_granted(present)
+            grant = self._find_grant(present) if may_use_grant else ""
             if isinstance(grant, Release):
                 return grant
             has_expired = present is None and gate.inbox.has_expired(self.requester, self.digest)
@@ -327,6 +327,22 @@ class GateHold(msgspec.Struct, eq=False):
         if is_unclassified(self.route):
             return self.gate.inbox.find_definition(self.route.qualified, self.route.digest)
         return self.gate.inbox.find(self.requester, self.digest)
+
+    def _find_grant(self, waiting: Approval | None) -> Release | str:
+        """Return the release of the call by a standing grant that covers it. If no grant covers it, return a sentence
+        that explains why.
+
+        The sentence is empty if the caller has no grant for the tool, or no grant can cover its calls. `waiting` is the
+        existing approval of the call, if there is one: pending, or approved by a grant.
+        """
+        route, grants = self.route, self.gate.grants
+        if not route.may_be_granted or not grants.has_any(route.qualified, self.requester):
+            return ""
+        arguments = find_arguments(self.arguments)
+        grant = grants.find(route.qualified, route.offered_digest, self.requester, arguments)
+        if isinstance(grant, Uncovered):
+            return f"The standing grant {grant.grant_id} {grant.why}."
+        return "" if grant is None else Release(waiting.id if waiting is not None else "", grant_id=grant.grant.id)
 
     def _refuse_until_decided(self, call: Call, approval: Approval, uncovered: str = "") -> CheckRefusal:
         """Return the refusal of an undecided or denied call. `uncovered` says why no standing grant covers the call."""
@@ -375,9 +391,11 @@ class GateHold(msgspec.Struct, eq=False):
             if before is None or before.approval_id != approval_id or approval_id not in gate.used_approvals:
                 return CONFIRMATION_REQUIRED.refusal  # another call continued it first
         else:
-            is_granted = release.grant_id is not None
-            using = gate.granted.use(release, self.draft_question(call)) if is_granted else gate.inbox.use(approval_id)
-            used = await using
+            if release.grant_id is None:
+                used = await gate.inbox.use(approval_id)
+            else:
+                question = self.draft_question(call)
+                used = await gate.grants.release(release.grant_id, approval_id, question, gate.inbox)
             if isinstance(used, Refusal):  # AX-11.3-11: exactly one
                 return used
             approval_id = used.id

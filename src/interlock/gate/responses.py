@@ -19,7 +19,6 @@ from interlock.config.toml_text import toml_text
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller
 from interlock.core.clock import Clock, rfc3339
-from interlock.gate.granted_calls import may_be_granted
 from interlock.gate.protocol import held_call
 from interlock.gate.protocol.relay import RelayedDemand
 from interlock.mcp.meta import RAW_EMPTY, declares
@@ -93,7 +92,7 @@ class Responses:
             return held_call.unclassified_result(demand, **form)
         has_approvers = self.has_approvers(approval.tool)
         # AX-11.N-9: no line of the configuration, which a model could write; the inbox has it, for people
-        can_be_granted = has_approvers and may_be_granted(hold.route)
+        can_be_granted = has_approvers and hold.route.may_be_granted
         advice = f"To be asked less often, the person can {grant_way(approval.id)}." if can_be_granted else ""
         more = "".join(f" {sentence}" for sentence in (uncovered, advice) if sentence)
         return held_call.held_result(demand, has_approvers=has_approvers, more=more, **form)
@@ -173,11 +172,11 @@ def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
     lines of the configuration, and are not for clients.
     """
     ways = []
-    if may_be_granted(route):
+    if route.may_be_granted:
         ways.append(grant_way(approval_id))
     offer, link = route.link.offer, route.link
     # The tool can be declared reversible if that is possible at this node and would end the approvals of its calls.
-    if route.irreversible and may_be_granted(route) and not offer.is_aggregator and not link.checks_input:
+    if route.irreversible and route.may_be_granted and not offer.is_aggregator and not link.checks_input:
         rule = f"`[[tool]]` with `match = {toml_text(route.qualified)}`, `mutable = true` and `reversible = true`"
         if offer.kind == "adopted":
             rule = f"`tools = {toml_text({route.original: 'reversible'})}` in `[servers.{link.segment}]`"

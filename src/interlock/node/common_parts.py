@@ -69,7 +69,6 @@ from interlock.fronts.sessions import GRACEFUL, ClientSession, Sessions
 from interlock.fronts.stdio import LineFronts
 from interlock.fronts.surfaces import FrontPair, ServedSurface, SurfaceChooser
 from interlock.gate.gate import CommitCheck, Gate, GateCheck
-from interlock.gate.granted_calls import GrantedCalls
 from interlock.gate.responses import ways_out
 from interlock.guard.budgets import BudgetCheck, Budgets, is_limited
 from interlock.guard.checks import GuardChecks
@@ -267,7 +266,7 @@ class CallParts:
             aggregator_id=own_id,
             operator_url=passkeys.url,
             find_ruling=definitions.rulings.find,
-            granted=GrantedCalls(approvals.grants, inbox, clock),
+            grants=approvals.grants,
         )
         self.budgets = budgets = Budgets(plan.budget.limits, clock, is_enforced=is_limited(plan))
         route_check = RouteCheck(live)

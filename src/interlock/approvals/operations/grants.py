@@ -15,14 +15,13 @@ from interlock.approvals.grants_api import GrantRule, GrantTerms
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.operations.inbox import accepted, only_match
 from interlock.approvals.protocol.approval import Kind
-from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant
+from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, approve_waiting
 from interlock.approvals.trust.operator_keys import OperatorKeyService
 from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import refused_as
-from interlock.gate.granted_calls import approve_waiting, may_be_granted
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.operator.operation import CHANGED, handles
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
@@ -170,7 +169,7 @@ class GrantOperations:
         route = view.find_tool(tool)
         if route is None:
             raise NotFound("tool", tool, [candidate.qualified for candidate in view.tool_routes])
-        if not may_be_granted(route):
+        if not route.may_be_granted:
             raise refused_as(grants_api.NOT_GRANTABLE, _why_not(route), {"tool": tool})
         return route
 

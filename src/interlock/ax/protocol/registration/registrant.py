@@ -18,7 +18,7 @@ After Hangup, and after `lost`, the caller reports nothing more about that link.
 
 import enum
 from math import inf
-from typing import Final, Literal, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
@@ -177,7 +177,11 @@ class _Prospect(msgspec.Struct):
     retry_at: float = 0.0
 
 
-_Asked = Literal["register", "heartbeat", "deregister"]
+class _Request(msgspec.Struct):
+    """Request to the parent that is not answered yet."""
+
+    message: Register | Heartbeat | Deregister
+    sent_at: float
 
 
 class Registrant:
@@ -198,16 +202,15 @@ class Registrant:
         self.registered: Registered | None = None
         self._register = register
         self._prospects = [_Prospect() for _ in range(parents)]
-        self._asked: dict[int, _Asked] = {}
+        # By id. Before the session this is its registration, during the session heartbeats, after it the farewell.
+        self._asked: dict[int, _Request] = {}
         self._next_id = 1
         self._held_session: str | None = None  # granted and neither ended by us nor forgotten by the parent
         self._deadline: float | None = None  # of the state: dial, answer, retry, settling, farewell
         self._interval_s = 0.0
         self._beat_at: float | None = None
         self._beat_sent = -inf
-        self._beats: dict[int, float] = {}  # unanswered heartbeats and when they left
         self._subtree_said: tuple[str, ...] | None = register.subtree_ids
-        self._subtree_in: dict[int, tuple[str, ...]] = {}  # by heartbeat
         self._farewell = False
 
     @property
@@ -223,6 +226,10 @@ class Registrant:
         A lost parent no longer counts: the answer is null while another parent is tried.
         """
         return Parent(subserver_id=self._register.subserver_id, parent_id=self.parent_id)
+
+    def find_message(self, id: int) -> Register | Heartbeat | Deregister | None:
+        """Return the message of an unanswered request to the parent, or None if there is no such request."""
+        return self._asked[id].message if id in self._asked else None
 
     def start(self, now: float) -> Steps:
         return self._dial(0, RegistrantInput.DIAL, now)
@@ -249,7 +256,7 @@ class Registrant:
 
     def granted(self, id: int, registered: Registered, now: float) -> Steps:
         """Handle an answer to mcpax/register that grants the registration. `id` is the id of the request."""
-        if self._asked.get(id) != "register":
+        if not isinstance(self.find_message(id), Register):
             return (Ignored(reason="a registration that was not asked for"),)
         del self._asked[id]
         self._move(RegistrantInput.GRANTED)
@@ -263,29 +270,29 @@ class Registrant:
 
     def answered(self, id: int) -> Steps:
         """Handle an answer without an error to mcpax/heartbeat or mcpax/deregister. `id` is the id of the request."""
-        if (request := self._asked.get(id)) is None or request == "register":
+        message = self.find_message(id)
+        if message is None or isinstance(message, Register):
             return (Ignored(reason="an answer to a request that was not made"),)
-        del self._asked[id]
-        if request == "deregister":
+        if isinstance(message, Deregister):
             return self._end("deregistered")
-        self._note_contact(id)
+        self._note_contact(id, message.subtree_ids)
         return ()
 
     def refused(self, id: int, error: UpstreamError, now: float, jitter: float) -> Steps:
         """Handle an answer of the parent that contains an error. `id` is the id of the request."""
-        request = self._asked.pop(id, None)
-        match request:
+        message = self.find_message(id)
+        match message:
             case None:
                 return (Ignored(reason="an error for a request that was not made"),)
-            case "deregister":
+            case Deregister():
                 return self._end(error.message)
-            case "register":
+            case Register():
                 is_wrong = (error.details or {}).get("is_below") is False
                 if is_wrong and (claimed := _maybe_claimed(error, self._subtree_said)) is not None:
                     failed = self._fail(_display(error), now, jitter, error=error, hang_up=True)
                     return (CycleReported(id=claimed), *failed)
                 return self._refuse(error, now, jitter)
-            case "heartbeat":
+            case Heartbeat():
                 if error.code == codes.SESSION_UNKNOWN:  # AX-6.3-2: registers again
                     left = Left(parent=self._parent(), reason="it does not know our session any more")
                     self._move(RegistrantInput.FORGOTTEN)
@@ -293,22 +300,21 @@ class Registrant:
                     self._held_session = None
                     return (left, *self._ask_to_register(now))
                 if error.code == codes.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
-                    subtree = self._subtree_in.pop(id, self._subtree_said)
+                    subtree = self._subtree_said if message.subtree_ids is None else message.subtree_ids
                     if (claimed := _maybe_claimed(error, subtree, self.parent_id)) is not None:
-                        self._note_contact(id)
+                        self._note_contact(id, None)
                         return (CycleReported(id=claimed),)
                     self._held_session = None
                     return self._refuse(error, now, jitter)
-                self._note_contact(id)  # a parent that refuses a heartbeat is alive
+                self._note_contact(id, message.subtree_ids)  # a parent that refuses a heartbeat is alive
                 return ()
             case _:
-                assert_never(request)
+                assert_never(message)
 
     def misanswered(self, id: int, reason: str, now: float, jitter: float) -> Steps:
         """Handle an answer to mcpax/register that cannot be read."""
-        if self._asked.get(id) != "register":
+        if not isinstance(self.find_message(id), Register):
             return (Ignored(reason=reason),)
-        del self._asked[id]
         return self._fail(f"it answered mcpax/register with nonsense: {reason}", now, jitter, hang_up=True)
 
     def subtree_changed(self, subtree_ids: tuple[str, ...], now: float) -> Steps:
@@ -331,7 +337,7 @@ class Registrant:
             self._forget_session()
             self._deadline = now + FAREWELL_S
             self._farewell = True
-            return (self._send("deregister", farewell),)  # AX-6.3-4
+            return (self._send(farewell, now),)  # AX-6.3-4
         linked = self.parent is not None
         self._forget_link()
         return (Hangup(reason="shutting down"),) if linked else ()
@@ -367,7 +373,8 @@ class Registrant:
                     assert_never(self.state)
         if (lost_at := self._lost_at()) is not None and now > lost_at + self._interval_s / 4:
             # This process was delayed, and the answers may be unread: wait one more interval.
-            self._beats = dict.fromkeys(self._beats, now)
+            for request in self._asked.values():
+                request.sent_at = now
         elif lost_at is not None and now >= lost_at:  # AX-13.3-3
             return self._fail("it does not answer heartbeats", now, jitter, hang_up=True)
         if self._beat_at is not None and now >= self._beat_at:  # AX-6.3-1
@@ -384,12 +391,12 @@ class Registrant:
         self._deadline = now + ANSWER_S
         self._subtree_said = self._register.subtree_ids
         message = msgspec.structs.replace(self._register, parent_id=self.parent_id, released_session=self._held_session)
-        return (self._send("register", message),)
+        return (self._send(message, now),)
 
-    def _send(self, request: _Asked, message: Register | Heartbeat | Deregister) -> Send:
+    def _send(self, message: Register | Heartbeat | Deregister, now: float) -> Send:
         id = self._next_id
         self._next_id += 1
-        self._asked[id] = request
+        self._asked[id] = _Request(message, now)
         return Send(id=id, message=message)
 
     def _beat(self, now: float) -> Send:
@@ -397,16 +404,14 @@ class Registrant:
             raise OutOfOrder("a heartbeat needs a session")
         subtree = self._register.subtree_ids
         changed = subtree if subtree != self._subtree_said else None  # AX-5.3-4
-        beat = self._send("heartbeat", Heartbeat(session_id=self.registered.session_id, subtree_ids=changed))
-        if changed is not None:
-            self._subtree_in[beat.id] = changed
-        self._beats[beat.id] = self._beat_sent = now
+        beat = self._send(Heartbeat(session_id=self.registered.session_id, subtree_ids=changed), now)
+        self._beat_sent = now
         if self._interval_s:
             self._beat_at = now + self._interval_s / 2
-        # A parent that answers no heartbeat must not make the tables grow; without a backup nothing else ends that. The
+        # A parent that answers no heartbeat must not make the table grow; without a backup nothing else ends that. The
         # oldest one is kept, because it shows how long the parent has been silent.
-        if len(self._beats) > BEATS_KEPT:
-            self._forget_beat(list(self._beats)[1])
+        if len(self._asked) > BEATS_KEPT:
+            del self._asked[list(self._asked)[1]]
         return beat
 
     def _maybe_say_subtree(self, now: float) -> Steps:
@@ -418,16 +423,11 @@ class Registrant:
         self._beat_at = min(self._beat_at, soon)
         return ()
 
-    def _forget_beat(self, id: int) -> None:
-        self._beats.pop(id)
-        self._asked.pop(id, None)
-        self._subtree_in.pop(id, None)
-
-    def _note_contact(self, id: int) -> None:
-        if (subtree_ids := self._subtree_in.pop(id, None)) is not None:
+    def _note_contact(self, id: int, subtree_ids: tuple[str, ...] | None) -> None:
+        """Note that the parent is alive, because it answered a heartbeat. `subtree_ids` are those that it now has."""
+        if subtree_ids is not None:
             self._subtree_said = subtree_ids
-        for sent in [sent for sent in self._beats if sent <= id]:
-            self._forget_beat(sent)
+        self._asked = {sent: request for sent, request in self._asked.items() if sent > id}
         self._prospects[self._parent()].failures = 0
 
     def _lost_at(self) -> float | None:
@@ -435,9 +435,9 @@ class Registrant:
 
         Return None if every heartbeat was answered or there is no backup parent.
         """
-        if not self._beats or not self._interval_s or len(self._prospects) == 1:  # AX-13.3-3
+        if not self._asked or not self._interval_s or len(self._prospects) == 1:  # AX-13.3-3
             return None
-        return min(self._beats.values()) + self._interval_s
+        return min(request.sent_at for request in self._asked.values()) + self._interval_s
 
     def _refuse(self, error: UpstreamError, now: float, jitter: float) -> Steps:
         mendable = error.code not in UNMENDABLE
@@ -490,8 +490,6 @@ class Registrant:
     def _forget_session(self) -> None:
         self.registered = None
         self._asked.clear()
-        self._subtree_in.clear()
-        self._beats.clear()
         self._beat_sent = -inf
         self._deadline = self._beat_at = None
         self._interval_s = 0.0
