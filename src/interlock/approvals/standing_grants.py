@@ -59,7 +59,6 @@ class StoredGrant(msgspec.Struct, frozen=True, kw_only=True):
     used_at: float | None = None
     ended: str | None = None
     ended_at: float | None = None
-    ended_by: str | None = None
 
 
 class _Entry(msgspec.Struct, frozen=True):
@@ -87,7 +86,6 @@ class StandingGrants:
     aggregator_id: str
     _entries: dict[str, _Entry] = field(default_factory=dict, init=False)
     _proved: set[str] = field(default_factory=set, init=False)  # whose signatures were verified since the start
-    _by_call: dict[tuple[str, str], list[str]] = field(default_factory=dict, init=False)  # tool and caller -> ids
 
     # Life
 
@@ -151,7 +149,8 @@ class StandingGrants:
 
     def has_any(self, tool: str, who: str) -> bool:
         """Return whether a grant for this tool and caller exists or existed, even if it has ended."""
-        return (tool, who) in self._by_call
+        grants = (entry.stored.grant for entry in self._entries.values())
+        return any((grant.tool, grant.who) == (tool, who) for grant in grants)
 
     def find(
         self, tool: str, tool_digest: str, who: str, arguments: Mapping[str, Any] | None
@@ -162,8 +161,10 @@ class StandingGrants:
         near: Uncovered | None = None
         over: Uncovered | None = None
         matches: list[StoredGrant] = []
-        for id in self._by_call.get((tool, who), ()):
-            grant = self._entries[id].stored.grant
+        for id, entry in self._entries.items():
+            grant = entry.stored.grant
+            if (grant.tool, grant.who) != (tool, who):
+                continue
             if (why := self.find_end_reason(id)) is not None:
                 over = Uncovered(id, why)  # the newest
             elif grant.tool_digest != tool_digest:
@@ -173,7 +174,7 @@ class StandingGrants:
             elif (wrong := find_violation(grant.rules, arguments)) is not None:
                 near = Uncovered(id, f"does not cover it: {wrong}")
             else:
-                matches.append(self._entries[id].stored)
+                matches.append(entry.stored)
         never = float("inf")
         ends: list[tuple[float, float]] = []
         for stored in matches:
@@ -248,9 +249,9 @@ class StandingGrants:
             return used
         decision = _decision(used, self.clock.wall())
         if approval_id:
-            decided: Approval | Refusal | None = inbox.get(approval_id)
-            if decided is None or not is_granted(decided):
-                decided = await inbox.decide(approval_id, decision)
+            approval = inbox.get(approval_id)
+            is_decided = approval is not None and is_granted(approval)
+            decided = None if is_decided else await inbox.decide(approval_id, decision)
             taken = decided if isinstance(decided, Refusal) else await inbox.use(approval_id)
             if not isinstance(taken, Refusal) or taken.code not in _TAKEN:  # an operator may have denied it meanwhile
                 return taken
@@ -284,7 +285,7 @@ class StandingGrants:
                 return None
             if entry.stored.ended is not None:
                 return entry.stored
-            ended = replace(entry.stored, ended=why, ended_at=self.clock.wall(), ended_by=by)
+            ended = replace(entry.stored, ended=why, ended_at=self.clock.wall())
             await self._record(ended, "grants/end", "ended", who=by, reason=why)
             if await self._replace(entry, ended):
                 return ended
@@ -329,9 +330,7 @@ class StandingGrants:
                 # The calls that the grant covered are held instead.
                 log.error("the standing grant %s cannot be read and is left out: %s", id, error)
         if entry is None or stored is None:
-            gone = self._entries.pop(id, None)
-            if gone is not None:
-                self._by_call[gone.stored.grant.tool, gone.stored.grant.who].remove(id)
+            self._entries.pop(id, None)
         else:
             self._keep(stored, entry.revision)
 
@@ -339,8 +338,6 @@ class StandingGrants:
         grant, before = stored.grant, self._entries.get(stored.grant.id)
         due = None if grant.until is None else self.clock.now() + grant.until - self.clock.wall()
         self._entries[grant.id] = _Entry(stored, revision, due if before is None else before.due)
-        if before is None:
-            self._by_call.setdefault((grant.tool, grant.who), []).append(grant.id)
 
     async def _record(self, stored: StoredGrant, method: str, verdict: str, *, who: str, **more: str) -> None:
         grant = stored.grant
