@@ -182,7 +182,7 @@ class SubserverConnection:
             return None
         except asyncio.CancelledError:
             if self._gone is not None:
-                return Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "gone"})
+                return codes.unavailable("gone")
             raise
         return None if answer.error else read_parent_untrusted(answer.result)  # AX-13.4-4
 

@@ -34,7 +34,7 @@ from interlock.ax.protocol.messages import HEARTBEAT_MS, HEARTBEATS_MISSED_MAX, 
 from interlock.ax.protocol.registration.registrations import SegmentOwner, Session
 from interlock.core.clock import Clock
 from interlock.store.ports import Conflict, Damaged, Entry, KeyValue
-from interlock.wire.refusal import INVALID_PARAMS, SPLIT_BRAIN, UNAVAILABLE, Refusal, ax_refusal
+from interlock.wire.refusal import INVALID_PARAMS, SPLIT_BRAIN, Refusal, ax_refusal, unavailable
 
 if TYPE_CHECKING:
     from interlock.ax.parents.service import ParentService
@@ -257,7 +257,7 @@ class Leases:
                 return refusal
             if await self._write(request, own, entry):
                 return None
-        return Refusal(UNAVAILABLE, "unavailable", {"reason": "lease_contended"})
+        return unavailable("lease_contended")
 
     async def renew(self, session: Session) -> bool:
         """Renew the lease of a session on its subserver.

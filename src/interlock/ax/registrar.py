@@ -191,7 +191,7 @@ class Registrar:
             answer = await self._register(request, link_id, source)
         except StoreError as away:
             log.warning("registration of %s: the store cannot answer: %s", request.segment, away)
-            answer = Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "store"})
+            answer = codes.unavailable("store")
         principal = source.guest.principal
         if isinstance(answer, Refusal):
             self._note_refused(principal, request.segment, answer)
@@ -265,7 +265,7 @@ class Registrar:
         `Registrations` checks the request again, because much time may have passed since the first check.
         """
         if self._stopping or not source.is_open:
-            return Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "stopping" if self._stopping else "gone"})
+            return codes.unavailable("stopping" if self._stopping else "gone")
         # The budget of a registration holds as long as its session (11.4).
         rule = source.guest.rule
         limits = self.budgets.for_registration(rule.budget if rule is not None else None)
@@ -621,7 +621,7 @@ class Registrar:
         read = codec.read_claims_untrusted(request.params)
         is_busy = self._claiming[session_id] >= CLAIMING_MAX
         if is_busy or (isinstance(read, Claims) and not self.claims.holders.has_room(session_id, len(read.claims))):
-            read = Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "too_many_claims"})
+            read = codes.unavailable("too_many_claims")
         if isinstance(read, Refusal):
             message = encode_refusal(request.id, read)
         else:

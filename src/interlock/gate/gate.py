@@ -50,7 +50,7 @@ from interlock.mcp.modern_requests import modern_head
 from interlock.mcp.mrtr import read_input_required, request_digest
 from interlock.store.ports import Conflict, KeyValue
 from interlock.wire.jsonrpc.codec import decode_object, encode_result, find_string
-from interlock.wire.refusal import UNAVAILABLE, Refusal
+from interlock.wire.refusal import Refusal, unavailable
 
 KEY_BYTES: Final = 32
 BUCKET: Final = "gate"
@@ -79,16 +79,16 @@ _ENDS: Final = {
 _LOST_REPLIES: Final = ("result_too_large", "malformed_answer")
 
 
-def _unavailable(reason: str, detail: str) -> CheckRefusal:
-    return CheckRefusal(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", {"reason": reason, "detail": detail}))
-
-
 EXPIRED: Final = (
     "An earlier request for this call expired before it was decided or used, and nothing was executed;"
     " this is a new request."
 )
-_CONTENDED: Final = _unavailable("contended", "its approval keeps changing; make the call again")
-_RELISTING: Final = _unavailable("relisting", "the tool was just classified; make the call again")
+_CONTENDED: Final = CheckRefusal(
+    CheckNumber.GATE, unavailable("contended", "its approval keeps changing; make the call again")
+)
+_RELISTING: Final = CheckRefusal(
+    CheckNumber.GATE, unavailable("relisting", "the tool was just classified; make the call again")
+)
 
 
 @dataclass(eq=False, kw_only=True)

@@ -27,7 +27,7 @@ from interlock.core.calls.check import (
 from interlock.core.link_state import LinkState
 from interlock.guard.budgets import Budgets
 from interlock.guard.checks import GuardChecks
-from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID, UNAVAILABLE, Refusal
+from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_USED, CONFIRMATION_VOID, unavailable
 
 RELEASES_MAX: Final = 3  # approvals that others use first, before a call is told to come again
 
@@ -36,12 +36,7 @@ R = TypeVar("R")
 _READY: Final = LinkState.READY  # a name of its own, as in `protocol.mcp.eras`
 _TAKEN: Final = frozenset((CONFIRMATION_USED, CONFIRMATION_EXPIRED, CONFIRMATION_VOID))
 _CONTENDED: Final = CheckRefusal(
-    CheckNumber.COMMIT,
-    Refusal(
-        UNAVAILABLE,
-        "unavailable",
-        {"reason": "contended", "detail": "its approval keeps changing; make the call again"},
-    ),
+    CheckNumber.COMMIT, unavailable("contended", "its approval keeps changing; make the call again")
 )
 
 

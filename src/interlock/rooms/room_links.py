@@ -62,7 +62,7 @@ from interlock.rooms.room import Room, Seat
 from interlock.rooms.rooms import RoomRegistry
 from interlock.rooms.timeline import Delivery
 from interlock.wire.jsonrpc import codec
-from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, UNAVAILABLE, Refusal, ax_refusal
+from interlock.wire.refusal import INVALID_PARAMS, SCOPE_DENIED, TOOL_DEGRADED, Refusal, ax_refusal, unavailable
 
 
 def refusal_for(refused: EnvelopeRefusal) -> Refusal:
@@ -76,7 +76,7 @@ def refusal_for(refused: EnvelopeRefusal) -> Refusal:
             data = {"reason": refused.code, "outcome": "not_sent", "retry_after_ms": retry_after_ms}
             return Refusal(TOOL_DEGRADED, "tool_degraded", data)
         case "unavailable":
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": refused.code, "detail": refused.message})
+            return unavailable(refused.code, refused.message)
         case _:
             return Refusal(INVALID_PARAMS, refused.message, {"reason": refused.code, **details})
 
@@ -109,8 +109,7 @@ class RoomMembers:
 KNOWN_MAX: Final = 1000  # calls whose proposal is remembered
 TRACKED_S: Final = 0.3
 _UNDER_WAY: Final = (ProposalStatus.PENDING, ProposalStatus.CLAIMED)
-_NOT_YET: Final = {"reason": "not_tracked", "detail": "the proposal is not in the inbox yet"}
-_UNTRACKED: Final = CheckRefusal(CheckNumber.GATE, Refusal(UNAVAILABLE, "unavailable", _NOT_YET))
+_UNTRACKED: Final = CheckRefusal(CheckNumber.GATE, unavailable("not_tracked", "the proposal is not in the inbox yet"))
 
 CallKey = tuple[str, str, str, str, bytes]
 

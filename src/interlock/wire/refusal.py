@@ -263,6 +263,15 @@ def find_code(number: object, *, draft: bool = False) -> RefusalCode | None:
     return (_DRAFT_CODES if draft else _CODES).get(number) if type(number) is int else None
 
 
+def unavailable(reason: str, detail: str | None = None) -> Refusal:
+    """Return the refusal of a request that cannot be served now, with a reason for programs. `detail` is the text for
+    people.
+    """
+    return Refusal(
+        UNAVAILABLE, "unavailable", {"reason": reason} if detail is None else {"reason": reason, "detail": detail}
+    )
+
+
 def ax_refusal(code: RefusalCode, detail: str, **details: Any) -> Refusal:
     """Return a refusal as MCP-AX requires it: its message is the code, which programs compare, and `detail` is the text
     for people.

@@ -291,12 +291,9 @@ def settled_refusal(status: Status) -> Refusal:
     return ax_refusal(code, why, reason=reason)
 
 
-_HELD_ELSEWHERE: Final = (
+OF_ANOTHER_REPLICA: Final = refusal.unavailable(
+    "other_replica",
     "it is about what another replica of this node holds: its drivers, its configuration, or an agent "
-    "that works there; decide it at that replica"
+    "that works there; decide it at that replica",
 )
-_NOT_WRITTEN: Final = {"reason": "store", "detail": "the node's store cannot be written; nothing was done"}
-OF_ANOTHER_REPLICA: Final = Refusal(
-    refusal.UNAVAILABLE, "unavailable", {"reason": "other_replica", "detail": _HELD_ELSEWHERE}
-)
-UNAVAILABLE_NOW: Final = Refusal(refusal.UNAVAILABLE, "unavailable", _NOT_WRITTEN)
+UNAVAILABLE_NOW: Final = refusal.unavailable("store", "the node's store cannot be written; nothing was done")

@@ -23,7 +23,7 @@ from interlock.core.part import AnchorInvalid
 from interlock.crypto.jose import BadKey, Jwk, find_pem_label, read_key_untrusted, thumbprint
 from interlock.crypto.webauthn import read_passkey_untrusted
 from interlock.net.fetch import Fetcher
-from interlock.wire.refusal import UNAVAILABLE, Refusal
+from interlock.wire.refusal import Refusal, unavailable
 
 FILE_BYTES_MAX: Final = 512 * 1024  # as of a key set at a URL
 
@@ -133,7 +133,7 @@ class Anchors:
 
         Key sets are fetched only for the anchors that `picked` selects, which are those that may have signed. If
         `judge` finds that none of them has the key, their sets are fetched again and `judge` is called once more. If a
-        set that may hold the key cannot be fetched, return the refusal UNAVAILABLE.
+        set that may hold the key cannot be fetched, return the refusal `unavailable`.
         """
         rings = [
             self._rings[anchor.name]
@@ -147,7 +147,7 @@ class Anchors:
         away = IssuerUnavailable in await asyncio.gather(*(_outcome(ring.search()) for ring in rings)) or away
         verdict = judge(self.known())
         if _is_unknown_key(verdict) and away:
-            return Refusal(UNAVAILABLE, "unavailable", {"reason": "anchor_keys"})
+            return unavailable("anchor_keys")
         return verdict
 
     def known(self) -> tuple[Anchor, ...]:

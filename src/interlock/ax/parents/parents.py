@@ -56,7 +56,7 @@ from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket import HUNG_UP, DialFailed, dial
 from interlock.wire import refusal as codes
 from interlock.wire.jsonrpc import codec as jsonrpc
-from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, UNAVAILABLE, Refusal
+from interlock.wire.refusal import INVALID_REQUEST, METHOD_NOT_FOUND, Refusal, unavailable
 
 if TYPE_CHECKING:
     from interlock.crypto.signing import SigningKey
@@ -67,7 +67,7 @@ LISTENS_MAX: Final = 16  # a parent needs one, and another one while it replaces
 AX_PREFIX: Final = "mcpax/"
 
 _NO_GREETING: Final = Raw(jsonrpc.encode_value({"protocolVersion": LATEST_LEGACY}))
-_STOPPING: Final = Refusal(UNAVAILABLE, "unavailable", {"reason": "node_stopping"})
+_STOPPING: Final = unavailable("node_stopping")
 
 
 @dataclass(eq=False)

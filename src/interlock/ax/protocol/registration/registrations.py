@@ -383,7 +383,7 @@ class Registrations:
         if request.subtree_ids is not None and (refusal := self._check_size(request.subtree_ids, own)):
             return refusal
         if len(self._by_segment) - len([*self._displaced_seats(request)]) >= self.policy.registrations_max:
-            return Refusal(codes.UNAVAILABLE, "unavailable", {"reason": "too_many_registrations"})
+            return codes.unavailable("too_many_registrations")
         return None
 
     def register(
