@@ -91,7 +91,7 @@ class ForkServer:
             and restore_signals
             and tuple(inherited) == (error_pipe,)
             and (group, gid, gids, uid, umask, preexec) == (-1, None, None, None, -1, None)
-            and _is_own_python(words)
+            and _is_own_python(words, cwd)
             and _starts_equally(env)
             and os.getpid() == self.owner
         )
@@ -121,6 +121,7 @@ class ForkServer:
             keep = {"pass_fds": [theirs.fileno()], "stdin": subprocess.DEVNULL}
             process = subprocess.Popen(command, cwd=ROOT, env={**os.environ, PLAIN: "1"}, **keep)
         process.returncode = 0  # the server ends with this process; nothing waits for it
+        atexit.register(ours.close)
         return ours
 
 
@@ -138,12 +139,13 @@ def _environment(environment: Sequence[bytes] | None) -> dict[str, str]:
     return dict(os.fsdecode(each).split("=", 1) for each in environment)
 
 
-def _is_own_python(words: Sequence[str]) -> bool:
+def _is_own_python(words: Sequence[str], cwd: bytes | str | None) -> bool:
     """Return whether a command is the program or a script of the tests, without options of the interpreter."""
     if len(words) < 2 or words[0] != sys.executable:
         return False
     if words[1] == "-m":
-        return words[2:3] == ["interlock"]
+        is_tests = "".join(words[2:3]).startswith("tests.") and cwd is None and Path.cwd() == ROOT
+        return is_tests or words[2:3] == ["interlock"]
     return words[1].endswith(".py") and Path(words[1]).is_relative_to(SCRIPTS)
 
 
@@ -151,7 +153,7 @@ def _starts_equally(env: dict[str, str]) -> bool:
     """Return whether an interpreter with this environment would start like the server did."""
     if PLAIN in env:
         return False
-    early = {name for name in (*env, *os.environ) if name.startswith(("PYTHON", "LC_", "LANG", "LD_"))}
+    early = {name for name in (*env, *os.environ) if name.startswith(("PYTHON", "LC_", "LANG", "LD_", "MALLOC_"))}
     early -= {"PYTHONUNBUFFERED", "PYTHONDONTWRITEBYTECODE"}
     return all(env.get(name, "") == os.environ.get(name, "") for name in early)
 

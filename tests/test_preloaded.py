@@ -24,6 +24,12 @@ print(json.dumps({
 }))
 sys.exit(7)
 """
+COPYING = """
+import subprocess, sys
+
+def test_a_copy_is_made():
+    assert subprocess.run([sys.executable, "-m", "interlock", "--version"], check=False).returncode == 0
+"""
 linux = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux only")
 
 
@@ -90,3 +96,23 @@ def test_an_interpreter_that_would_start_otherwise_is_no_copy(tmp_path: Path) ->
     env = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run([*PROGRAM, "status"], env=env, capture_output=True, text=True, timeout=30, check=False)
     assert "from the path" in done.stderr
+
+
+@linux
+def test_a_module_of_the_tests_is_copied_unless_its_memory_is_allocated_otherwise() -> None:
+    command = [sys.executable, "-m", "tests.support.shown_modules"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == ("preloaded\n", "")
+    env = {**os.environ, "MALLOC_MMAP_THRESHOLD_": "131072"}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=30, check=True)
+    assert (done.stdout, done.stderr) == ("new\n", "")
+
+
+@linux
+def test_a_run_that_made_copies_ends_without_a_warning(tmp_path: Path) -> None:
+    (tmp_path / "test_copying.py").write_text(COPYING)
+    command = [sys.executable, "-W", "always", "-m", "pytest", "-q", "--rootdir", ".", "-c", "pyproject.toml"]
+    command += ["-p", "tests.conftest", "-p", "no:cacheprovider", str(tmp_path / "test_copying.py")]
+    done = subprocess.run(command, cwd=preloaded.ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stdout
+    assert done.stderr == ""

@@ -4,7 +4,6 @@ A fixture that speaks both eras is modern to the node. What it fails alone it ma
 """
 
 import contextlib
-import socket
 import subprocess
 import urllib.error
 import urllib.request
@@ -15,6 +14,7 @@ from pathlib import Path
 from tests.conformance import suite, toolbox
 from tests.conformance.gateway import node
 from tests.support.node_process import wait_for
+from tests.support.reserved_ports import reserve_port
 
 HERE = Path(__file__).parent
 SEGMENT = "fixture"
@@ -30,7 +30,7 @@ class Fixture:
 
     @contextlib.contextmanager
     def serving(self) -> Iterator[str]:
-        port = free_port()
+        port = reserve_port()
         words, folder = self.command(port)
         with subprocess.Popen(
             words, cwd=folder, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
@@ -117,12 +117,6 @@ class Foreign:
 
 FOREIGN_ALONE = [Foreign(era, name, is_alone=True) for name, one in FIXTURES.items() for era in one.eras]
 FOREIGN = [Foreign(era, name) for name in FIXTURES for era in ("legacy", "modern")]
-
-
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
 
 
 def is_answering(url: str) -> bool:

@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.reserved_ports import reserve_port
 
 MOSQUITTO = shutil.which("mosquitto", path="/usr/sbin:/usr/local/sbin:/usr/bin:/usr/local/bin")
 STARTED_S = 10.0
@@ -16,8 +17,7 @@ class Broker:
     def __init__(self, folder: Path, host: str = "127.0.0.1") -> None:
         if MOSQUITTO is None:
             pytest.skip("mosquitto is not installed: no test of MQTT is run (apt install mosquitto)")
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = reserve_port()
         self._config = folder / "mosquitto.conf"
         self._config.write_text(
             f"listener {self.port} {host}\nallow_anonymous true\nset_tcp_nodelay true\npersistence false\n"

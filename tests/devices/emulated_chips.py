@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tests.support.reserved_ports import reserve_port
 
 from interlock.devices.protocol.framing import Framing
 
@@ -144,12 +145,6 @@ class Chip:
         self._monitor.reset()
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextlib.contextmanager
 def emulator(kind: str, elf: Path, port: int, folder: Path) -> Iterator[Monitor]:
     """Starts the chip once somebody connects to `port`; an 8051 at once, and it has one connection alone."""
@@ -217,7 +212,7 @@ def _killed(process: "subprocess.Popen[bytes]") -> Iterator[None]:
 @contextlib.contextmanager
 def chip(kind: str, stub: str, framing: Framing) -> Iterator[Chip]:
     elf = program_of(kind, stub)
-    port = free_port()
+    port = reserve_port()
     with tempfile.TemporaryDirectory() as folder, emulator(kind, elf, port, Path(folder)) as monitor:
         line = connected(port)
         try:

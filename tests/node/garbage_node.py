@@ -10,7 +10,6 @@ import contextlib
 import gc
 import json
 import os
-import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -20,6 +19,7 @@ from tests.ax.tree import ACCESS, parents
 from tests.gate.held_calls import ADA, MARK, anchor, proof
 from tests.servers.start import serving
 from tests.support.asking_server import command
+from tests.support.reserved_ports import reserve_port
 
 from interlock.catalog.catalog import EVERYTHING
 from interlock.config.load import load
@@ -44,11 +44,6 @@ class Size:
 def resident() -> int:
     """Bytes of memory."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
-def free_ports() -> tuple[int, int]:
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as other:
-        return one.getsockname()[1], other.getsockname()[1]
 
 
 async def post(client: tuple[asyncio.StreamReader, asyncio.StreamWriter], head: str, message: Any) -> str:
@@ -258,7 +253,7 @@ async def settle(node: Node) -> None:
 async def main(folder: Path, kind: str, number: int | None = None, size: int = 0) -> None:
     era, calls = CLIENTS[kind]
     Size.padding = "x" * size
-    port, parent = free_ports()
+    port, parent = reserve_port(), reserve_port()
     gated = f'[gate]\nmode = "open"\nalso = ["web.point"]\n[approvals]\nmax_pending = 10\n{anchor("ada", ADA, "*")}'
     async with contextlib.AsyncExitStack() as stack:
         url = stack.enter_context(serving(command(era)))
@@ -284,8 +279,7 @@ async def main(folder: Path, kind: str, number: int | None = None, size: int = 0
 async def opened_node(folder: Path, text: str, port: int) -> AsyncIterator[Node]:
     folder.mkdir()
     config = folder / "interlock.toml"
-    _, operators = free_ports()
-    listens = f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n'
+    listens = f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:0"\n'
     config.write_text(listens + text)
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own))

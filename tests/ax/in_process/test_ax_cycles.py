@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import socket
 import uuid
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -14,17 +13,11 @@ from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, conn
 from tests.ax.levels import Level, level, until
 from tests.ax.tree import ACCESS, parents
 from tests.support.peers import HttpPeer
+from tests.support.reserved_ports import reserve_port
 
 from interlock.ax.parts import AxParts
 
 pytestmark = pytest.mark.req("AX-5.3-3")
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 def at(port: int) -> str:
@@ -54,7 +47,7 @@ async def below(folder: Path, name: str, above: Level) -> AsyncIterator[Level]:
 
 async def test_a_circle_that_closes_three_levels_away_is_refused_and_the_tree_goes_on(tmp_path: Path) -> None:
     """a over b over c over d; a is told to register with d, which comes last."""
-    port = free_port()
+    port = reserve_port()
     async with (
         level(tmp_path / "a", parents((url(port), "a")) + ACCESS) as a,
         below(tmp_path, "b", a) as b,
@@ -76,7 +69,7 @@ async def test_a_circle_that_closes_three_levels_away_is_refused_and_the_tree_go
 
 async def test_a_node_that_lost_its_parent_does_not_move_below_itself_and_goes_back_when_it_can(tmp_path: Path) -> None:
     """top over e over f over g; the backup of e is g."""
-    top_port, g_port = free_port(), free_port()
+    top_port, g_port = reserve_port(), reserve_port()
     said = parents((url(top_port), "e"), (url(g_port), "e")) + ACCESS
     async with contextlib.AsyncExitStack() as stack:
         top = contextlib.AsyncExitStack()
@@ -99,7 +92,7 @@ async def test_a_node_that_lost_its_parent_does_not_move_below_itself_and_goes_b
 
 async def test_a_circle_that_a_move_further_down_closes_is_ended(tmp_path: Path) -> None:
     """a over b, and c beside them, which has a below it as soon as a moves there; then c moves below b."""
-    a_port, c_port, gone = free_port(), free_port(), free_port()
+    a_port, c_port, gone = reserve_port(), reserve_port(), reserve_port()
     async with (
         level(tmp_path / "a", parents((url(gone), "a"), (url(c_port), "a")) + ACCESS + at(a_port)) as a,
         below(tmp_path, "b", a) as b,
@@ -185,7 +178,7 @@ async def test_only_the_registrant_that_names_a_higher_aggregator_has_to_leave(t
 
 
 async def test_a_registrant_that_named_our_parent_before_us_does_not_keep_us_away(tmp_path: Path) -> None:
-    port = free_port()
+    port = reserve_port()
     async with contextlib.AsyncExitStack() as stack:
         async with level(tmp_path / "top", ACCESS + at(port)) as once:
             top_id = own_id(once)

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 from tests.ax.bare_subserver import BareSubserver, Refused, bare_subserver, connect, tool
-from tests.ax.in_process.test_ax_cycles import at, below, free_port, registered, url
+from tests.ax.in_process.test_ax_cycles import at, below, registered, url
 from tests.ax.levels import Level, level, until
 from tests.ax.tree import ACCESS, parents
+from tests.support.reserved_ports import reserve_port
 
 pytestmark = pytest.mark.req("AX-13.4-2", "AX-13.4-4")
 
@@ -133,7 +134,7 @@ async def test_subservers_of_a_lost_aggregator_can_register_elsewhere(tmp_path: 
 async def test_two_nodes_that_accepted_a_subserver_without_a_parent_settle_it_when_they_have_a_parent(
     tmp_path: Path,
 ) -> None:
-    port = free_port()
+    port = reserve_port()
     async with contextlib.AsyncExitStack() as stack:
         places = []
         for name in ("a", "b"):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import msgspec
 import pytest
-from tests.devices.emulated_chips import free_port
+from tests.support.reserved_ports import reserve_port
 
 from interlock.devices.cli import stub_check as checks
 from interlock.devices.cli import stub_check as line_module
@@ -24,7 +24,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def described(profile: str, *tools: ToolDescription, **link: object) -> DeviceDescription:
-    made = LinkDescription(transport="uart_cbor", port=f"socket://127.0.0.1:{free_port()}", **link)  # type: ignore[arg-type]
+    made = LinkDescription(transport="uart_cbor", port=f"socket://127.0.0.1:{reserve_port()}", **link)  # type: ignore[arg-type]
     return DeviceDescription(profile=profile, link=made, tools=tools)  # type: ignore[arg-type]
 
 

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from tests.ax.tree import ACCESS, ax_url, parents, wait_parent
 from tests.devices.cables import Cable
-from tests.devices.emulated_chips import EMULATORS, Monitor, built, emulator, free_port, need, program_of
+from tests.devices.emulated_chips import EMULATORS, Monitor, built, emulator, need, program_of
 from tests.gate.held_calls import ADA, Client, anchor, proof
 from tests.support.node_process import RunningNode, running_node, wait_for
+from tests.support.reserved_ports import reserve_port
 
 from interlock.devices.protocol.cbor_codec import read_untrusted
 from interlock.devices.protocol.framing import CobsFraming, Framing, SofFraming
@@ -115,7 +116,7 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     devices = folder / "edge" / "workspace" / ".devices"
     devices.mkdir(parents=True)
     with contextlib.ExitStack() as stack:
-        avr, arm = free_port(), free_port()
+        avr, arm = reserve_port(), reserve_port()
         stack.enter_context(emulator("avr", built("avr") / "avr_a.elf", avr, folder))
         monitor = stack.enter_context(emulator("arm", built("arm") / "arm_b_crc16.elf", arm, folder))
         board = Cable(avr, SofFraming(max_message=256, gap_s=60.0))
@@ -176,7 +177,7 @@ async def test_small_chips_plugged_into_the_running_tree_are_called_at_the_root(
 ) -> None:
     """One at a time, beside the others: each emulator takes a core."""
     need(EMULATORS[kind][0])
-    port = free_port()
+    port = reserve_port()
     described = site.folder / "edge" / "workspace" / ".devices" / "small.toml"
     names = {f"edge__small__{name}" for name, _, _ in calls}
     with contextlib.ExitStack() as stack:

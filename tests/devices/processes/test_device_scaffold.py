@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.devices.device_descriptions import described
-from tests.devices.emulated_chips import FIRMWARE, boot, built, emulator, free_port, need
+from tests.devices.emulated_chips import FIRMWARE, boot, built, emulator, need
+from tests.support.reserved_ports import reserve_port
 
 from interlock.cli.app import run
 from interlock.config.load import read_device_file
@@ -87,7 +88,7 @@ def test_generated_firmware_compiles_and_answers_and_its_description_loads(
     else:
         assert [(tool.arg_types, tool.ret_type) for tool in loaded.tools] == [((), 5), ((1, 3), 5)]
     elf = arm(tmp_path / "out", "thermostat.c", profile, *flags)
-    port = free_port()
+    port = reserve_port()
     with emulator("arm", elf, port, tmp_path):
         boot(port)
         tested = ["device", "test", str(files[1]), "--port", f"socket://127.0.0.1:{port}", "--within", "5"]

@@ -7,7 +7,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.devices.emulated_chips import FIRMWARE, GAP_MS, boot, emulator, free_port, need, program_of
+from tests.devices.emulated_chips import FIRMWARE, GAP_MS, boot, emulator, need, program_of
+from tests.support.reserved_ports import reserve_port
 
 from interlock.cli.app import run
 
@@ -56,7 +57,7 @@ FAULTS_B = {
 
 
 def outcome_of(elf: Path, kind: str, folder: Path, *arguments: str) -> tuple[int, dict[str, str]]:
-    port = free_port()
+    port = reserve_port()
     with emulator(kind, elf, port, folder):
         if kind != "mcs51":
             boot(port)
@@ -111,7 +112,7 @@ def test_each_fault_of_a_broken_stub_is_named(profile: str, tmp_path: Path) -> N
 
 
 def test_a_port_that_is_not_there_and_a_missing_profile_are_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert run(["device", "test", "--profile", "a", "--port", f"socket://127.0.0.1:{free_port()}"]) == 1
+    assert run(["device", "test", "--profile", "a", "--port", f"socket://127.0.0.1:{reserve_port()}"]) == 1
     assert "cannot be opened" in capsys.readouterr().err
     assert run(["device", "test", "--profile", "a", "--port", "/dev/there-is-none"]) == 1
     capsys.readouterr()

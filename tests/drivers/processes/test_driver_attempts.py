@@ -138,9 +138,13 @@ async def test_the_first_caller_may_leave_without_ending_what_was_started_for_th
     assert instance is not None
     provider._instances.rest(instance)  # type: ignore[union-attr]
     await until(lambda: stage.node.calls.keepers["driven-mcp@1"].link.pid is None, 5)
+    slow = stage.log.path.with_name("slow")
+    slow.touch()
     leaving = asyncio.create_task(provider.acquire(caller()))
     await until(lambda: len(stage.log.starts) == 2)
+    assert not leaving.done()
     leaving.cancel()
+    slow.unlink()
     lease = await lend_link(provider, "bob")
     assert len(stage.log.starts) == 2
     lease.release()

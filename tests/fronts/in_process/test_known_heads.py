@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.node.garbage_node import STAMP, exchanged, free_ports
+from tests.node.garbage_node import STAMP, exchanged
+from tests.support.reserved_ports import reserve_port
 
 import interlock
 from interlock.config.load import load
@@ -24,9 +25,9 @@ DISCOVER = "mcp-protocol-version: 2026-07-28\r\nmcp-method: server/discover\r\n"
 
 @contextlib.asynccontextmanager
 async def front(folder: Path) -> AsyncIterator[tuple[Node, Any]]:
-    port, operators = free_ports()
+    port = reserve_port()
     config = folder / "interlock.toml"
-    config.write_text(f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:{operators}"\n')
+    config.write_text(f'[node]\nlisten = "127.0.0.1:{port}"\noperator_listen = "127.0.0.1:0"\n')
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
     node = Node(plan, lambda operations, who, own: operator_app(operations, authenticate=who, own=own))
     await node.open()

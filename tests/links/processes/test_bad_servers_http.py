@@ -17,6 +17,7 @@ from tests.servers.start import raw, serving
 from tests.support import intervals
 from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.raw_client import ask, assert_discreet, assert_unharmed, call, legacy, legacy_session, modern
+from tests.support.reserved_ports import reserve_port
 
 SECONDS = 0.5  # what a realtime tool may take (MCP-AX 7.3)
 LIMIT = 1_000_000
@@ -214,8 +215,7 @@ def ids(node: RunningNode, tool: str) -> list[Any]:
 
 
 def test_a_server_that_refuses_connections_is_found_when_it_comes_up(tmp_path_factory: pytest.TempPathFactory) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as place:
-        port = place.getsockname()[1]
+    port = reserve_port()
     servers = {"good": {"command": raw("echo")}, "late": {"url": f"http://127.0.0.1:{port}/mcp"}}
     sooner = {intervals.BACKOFF_MAX_S: 1.0, intervals.RESPAWN_WAIT_S: 1.0}
     with running_node(tmp_path_factory.mktemp("late"), servers, settings=sooner) as node:

@@ -1,7 +1,6 @@
 """Which connection carries which request, and what becomes of requests that get none?"""
 
 import asyncio
-import socket
 import time
 from typing import Any
 
@@ -20,6 +19,7 @@ from tests.net.http_client_peer import (
     serving,
     turns,
 )
+from tests.support.reserved_ports import reserve_port
 
 from interlock.net.http import client as http
 from interlock.net.http.client import HttpClient
@@ -392,14 +392,8 @@ async def test_an_answer_before_the_request_is_read_is_delivered_and_the_connect
         assert server.accepted == 2
 
 
-def unused_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 async def test_a_refused_connection_fails_every_request_that_waits_for_it() -> None:
-    async with client_of(unused_port(), max_connections=3) as client:
+    async with client_of(reserve_port(), max_connections=3) as client:
         sinks = [post(client) for _ in range(20)]
         assert all(sink.events == [] for sink in sinks)
         for failure in await all_of(sink.failure() for sink in sinks):
@@ -408,7 +402,7 @@ async def test_a_refused_connection_fails_every_request_that_waits_for_it() -> N
 
 
 async def test_a_server_that_comes_back_is_reached_again() -> None:
-    port = unused_port()
+    port = reserve_port()
     async with client_of(port) as client:
         assert (await post(client).failure()).kind is FailureKind.CONNECT_REFUSED
         async with serving(port=port) as server:
