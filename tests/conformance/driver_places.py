@@ -17,9 +17,11 @@ from interlock.drivers.install.install import install
 from interlock.drivers.install.installation import Installation, Installed, Locked
 from interlock.drivers.protocol.model import Driver
 from interlock.process.child import Child
+from interlock.process.packages.package_store import PackageFolders
 from interlock.process.stderr import StderrRing
 
 HOME = toolbox.CACHE / "drivers"
+STORE = HOME / "store"  # of installed packages
 
 
 def tools_of_node() -> Path:
@@ -45,7 +47,7 @@ async def installed(wanted: Driver, env: dict[str, str] | None = None, record: s
     node = {"PATH": f"{tools_of_node()}:{os.environ['PATH']}"}
     installation = Installation(
         wanted,
-        packages=HOME / "packages",
+        packages=PackageFolders(own=HOME / "packages", store=STORE),
         folder=HOME,
         workspace=HOME,
         progress=lambda _: None,

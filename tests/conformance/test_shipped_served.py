@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 from tests.conformance import toolbox
-from tests.conformance.driver_places import HOME, installed, tools_of_node
+from tests.conformance.driver_places import HOME, STORE, installed, tools_of_node
 from tests.conformance.shipping import DRIVERS, PLACE, SHIPPED
 from tests.conformance.test_shipped_servers import declared
 from tests.support.node_process import RunningNode, running_node, wait_for
@@ -164,7 +164,11 @@ def served() -> Iterator[Served]:
         path = {"PATH": f"{tools_of_node()}:{os.environ['PATH']}"}
         closed = {"npm_config_registry": "http://127.0.0.1:9", "PIP_INDEX_URL": "http://127.0.0.1:9"}
         with running_node(
-            folder, {}, "[drivers]\ntrust_workspace = true\n", env=path | closed, announced=False
+            folder,
+            {},
+            "[drivers]\ntrust_workspace = true\n",
+            env=path | closed | {"INTERLOCK_PACKAGES": str(STORE)},
+            announced=False,
         ) as node:
 
             def ready() -> bool:

@@ -15,6 +15,7 @@ from interlock.config.plan import DriversPlan
 from interlock.drivers.install.install import install
 from interlock.drivers.install.installation import Caged, Installation, Installed, InstallFailed, Locked
 from interlock.drivers.protocol.model import Driver
+from interlock.process.packages.package_store import PackageFolders
 
 
 def declared(**fields: Any) -> Driver:
@@ -42,6 +43,7 @@ class Place:
         self.folder = self.workspace / ".drivers" / "filesystem-mcp"
         self.folder.mkdir(parents=True)
         self.packages = root / "data" / "packages"
+        self.store = root / "store"
         self.env = dict(os.environ if env is None else env)
         self.said: list[str] = []
         self.caged: Caged | None = None
@@ -51,7 +53,7 @@ class Place:
     ) -> Installed | InstallFailed:
         installation = Installation(
             wanted,
-            packages=self.packages,
+            packages=PackageFolders(own=self.packages, store=self.store),
             folder=self.folder,
             workspace=self.workspace,
             progress=self.said.append,

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.conformance import toolbox
-from tests.conformance.driver_places import HOME, installed, tools_of_node
+from tests.conformance.driver_places import HOME, STORE, installed, tools_of_node
 from tests.conformance.shipping import PLACE, SHIPPED
 from tests.support.node_process import RunningNode, running_node, wait_for
 
@@ -74,7 +74,7 @@ def reference_node(folder: Path, names: Sequence[str] = SERVERS, extra: str = TR
     make_place(place)
     drivers = [copy_shipped(workspace, name, place) for name in names]
     furnish(folder / "data", drivers)
-    with running_node(folder, {}, extra, env={"PATH": path_of_programs()}) as node:
+    with running_node(folder, {}, extra, env={"PATH": path_of_programs(), "INTERLOCK_PACKAGES": str(STORE)}) as node:
         keys = [driver.key for driver in drivers]
         wait_for(lambda: all(state(node, key)["state"] not in ("installing", "checking") for key in keys), READY_S)
         assert {key: (state(node, key)["state"], state(node, key)["reason"]) for key in keys} == dict.fromkeys(

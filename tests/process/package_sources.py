@@ -97,9 +97,9 @@ class NpmRegistry:
             "no_proxy": "127.0.0.1",
         }
 
-    def put(self, name: str, version: str = "1.0.0", **manifest: Any) -> None:
+    def put(self, name: str, version: str = "1.0.0", *, program: str = "", **manifest: Any) -> None:
         manifest = {"name": name, "version": version} | manifest
-        program = f"console.log({json.dumps(f'{name} {version}')}, ...process.argv.slice(2))\n"
+        program = program or f"console.log({json.dumps(f'{name} {version}')}, ...process.argv.slice(2))\n"
         raw = io.BytesIO()
         with tarfile.open(fileobj=raw, mode="w:gz") as archive:
             for path, text in {"package.json": json.dumps(manifest), "main.js": program, "other.js": program}.items():

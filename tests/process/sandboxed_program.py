@@ -34,8 +34,8 @@ class ProgramResult(msgspec.Struct, frozen=True):
 class SandboxedHome:
     """A user's home, a workspace and a data folder, and the sandboxes of a node that would live there."""
 
-    def __init__(self, folder: Path, packages: Path | None = None, **limits: int) -> None:
-        """`packages`: where those in the data folder are, if that is a link."""
+    def __init__(self, folder: Path, packages: Path | None = None, store: Path | None = None, **limits: int) -> None:
+        """`packages`: where those in the data folder are, if that is a link. `store`: the package store."""
         self.home, self.workspace, self.state = folder / "home", folder / "workspace", folder / "state"
         for each in (self.home, self.workspace, self.state):
             each.mkdir()
@@ -47,6 +47,8 @@ class SandboxedHome:
             state=self.state,
             workspace=self.workspace,
             user_home=self.home,
+            packages=store,
+            private=() if store is None else (store,),
             clock=Clock(),
             record=self.records.append,
             limits=lambda: LimitsPlan(**limits),

@@ -105,7 +105,12 @@ def running_node(
     config = write_config(folder, servers, extra)
     command = [sys.executable, "-m", "interlock", "serve", "--json", "--config", str(config), "--data", str(data)]
     errors = (folder / "stderr.txt").open("wb")
-    environment = {**os.environ, **preloaded.settings({**SOONER, **(settings or {})}), **(env or {})}
+    environment = {
+        "INTERLOCK_PACKAGES": str(folder / "store"),
+        **os.environ,
+        **preloaded.settings({**SOONER, **(settings or {})}),
+        **(env or {}),
+    }
     process = subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=errors, stdin=subprocess.DEVNULL, env=environment
     )

@@ -21,7 +21,7 @@ from interlock.node.capabilities import CAPABILITIES
 HELP_ORDER: Final = (
     *("init", "serve", "check", "status", "open", "add", "discover", "tools"),
     *("approvals", "approve", "deny", "grants", "agents", "rooms", "names", "links", "device", "drivers"),
-    *("secrets", "skills", "export", "access", "audit", "explain", "doctor", "version", "import"),
+    *("packages", "secrets", "skills", "export", "access", "audit", "explain", "doctor", "version", "import"),
 )
 
 

@@ -38,6 +38,7 @@ def check_together(settings: Settings, workspace: Path, data: Path, findings: Fi
     _check_channels(settings)
     _check_aql_profile(settings)
     _check_shared_store(settings)
+    _check_packages_folder(settings, workspace)
     if settings.wrong & {("node", "listen"), ("node", "operator_listen"), ("auth", "anonymous")}:
         return  # a default in their place would be judged, not what the person means
     _check_openness(settings, node, auth)
@@ -234,6 +235,16 @@ def _check_data_folder(settings: Settings, workspace: Path, data: Path, findings
         at.warn(message, hint)
     else:
         findings.warning(Problem(key="data", message=message, hint=hint))
+
+
+def _check_packages_folder(settings: Settings, workspace: Path) -> None:
+    """Report a folder of packages that holds the workspace or lies in it, where servers could write what others run."""
+    packages = settings.top.get("packages")
+    at = settings.place("packages")
+    if packages is None or at is None:
+        return
+    if packages.is_relative_to(workspace) or workspace.is_relative_to(packages):
+        at.wrong("'packages' and the workspace must not hold each other", "name a folder elsewhere")
 
 
 def check_names(settings: Settings) -> None:

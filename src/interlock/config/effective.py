@@ -25,6 +25,7 @@ def effective(plan: Plan) -> dict[str, Any]:
     return {
         "workspace": str(plan.workspace),
         "data": str(plan.data),
+        "packages": None if plan.packages is None else str(plan.packages),
         **{section.name: _section_values(section, getattr(plan, section.field)) for section in sections().values()},
     }
 

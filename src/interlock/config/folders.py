@@ -24,6 +24,12 @@ def data_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
     return _folder(env, platform, "XDG_DATA_HOME", ".local/share")
 
 
+def package_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """Return the folder of the packages that all data folders of the user share."""
+    # Beside the usual data folder: it outlives a data folder that is deleted to start over.
+    return data_folder(env, platform).with_name("interlock-packages")
+
+
 def _folder(env: Mapping[str, str], platform: str, variable: str, usual: str) -> Path:
     if platform == "darwin":
         return home_folder(env) / _APPLICATION_SUPPORT / "interlock"

@@ -87,6 +87,7 @@ def load(
     }
     fields |= {sections()[name].field: entries for name, entries in settings.lists.items()}
     servers = tuple(_with_folders(server, workspace, data) for server in settings.servers.values())
+    fields["packages"] = settings.top.get("packages")
     plan = full_plan()(workspace=workspace, data=data, servers=servers, **fields)
     return Loaded(
         plan=plan,

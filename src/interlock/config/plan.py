@@ -505,10 +505,13 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         workspace: The folder servers work in. Default: the folder of the configuration file.
         data: Where the node keeps its identity, tokens and audit log; outside the workspace. Default: interlock in the
             user's data folder.
+        packages: Where packages of servers are installed, once for all data folders of the user. Default:
+            interlock-packages in the user's data folder.
     """
 
     workspace: Annotated[Path, Key("~/projects/garden", default="."), FREE]
     data: Annotated[Path, Key("~/.local/share/interlock"), FREE]
+    packages: Annotated[Path | None, Key("~/.local/share/interlock-packages"), ANY_CHANGE] = None
     node: Annotated[NodePlan, Section("The node and its two endpoints.")] = NodePlan()
     auth: Annotated[AuthPlan, Section("Who may come in.")] = AuthPlan()
     access: Annotated[

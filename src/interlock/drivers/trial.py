@@ -42,6 +42,7 @@ from interlock.links.keeper import Keeper
 from interlock.links.link import LinkEvents, ServerFacts
 from interlock.links.listing import Listing
 from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.packages.package_store import package_folders
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.process.stderr import words_of
 from interlock.wire.jsonrpc.codec import decode_value
@@ -113,7 +114,7 @@ class TrialRunner:
             if part is self._audit:
                 self._stack.push_async_callback(self._recorder.flush)
         connector_parts = ConnectorParts(
-            packages=plan.data / "packages",
+            packages=package_folders(plan),
             message_bytes=plan.limits.message_bytes,
             reaper=self._reaper,
             eras=self._eras,
@@ -121,6 +122,7 @@ class TrialRunner:
             revealer=self._credentials.revealer,
             sandboxes=Sandboxes(
                 state=plan.data,
+                packages=package_folders(plan).store,
                 workspace=plan.workspace,
                 user_home=Path.home(),
                 clock=self.clock,

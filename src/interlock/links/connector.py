@@ -22,7 +22,6 @@ from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
 from urllib.parse import urlencode, urljoin, urlsplit
 
@@ -48,6 +47,7 @@ from interlock.net.http.connection import header
 from interlock.process.child import Child, ChildStartFailed, child_environment
 from interlock.process.limits import StartLimits
 from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.packages.package_store import PackageFolders
 from interlock.process.packages.programs import PackageUnavailable
 from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.sandbox.sandbox import SandboxedCommand, Sandboxes
@@ -411,7 +411,7 @@ LATER: Final = (408, 425, 429)  # statuses after which the same may be tried aga
 class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
     """Parts of the node that keepers need to start servers and connect to them."""
 
-    packages: Path
+    packages: PackageFolders
     may_build_sources: Callable[[], bool] = lambda: False  # whether a package may be built, which runs its code
     message_bytes: int
     reaper: OrphanReaper | None

@@ -23,6 +23,7 @@ CAPABILITIES: Final = (
             "open": Command("interlock.node.cli.status:open_app"),
             "doctor": Command("interlock.node.cli.doctor:app"),
             "explain": Command("interlock.cli.explain:app"),
+            "packages": Command("interlock.node.cli.packages:app", "package"),
             "version": Command("interlock.cli.version:app"),
         },
     ),

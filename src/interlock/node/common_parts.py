@@ -81,6 +81,7 @@ from interlock.names.registry_parts import make_name_parts
 from interlock.names.surface_check import NamesCheck, make_surface_checks
 from interlock.node.server_links import NodeLinkEvents, Servers
 from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.packages.package_store import package_folders
 from interlock.process.sandbox.sandbox import Sandboxes, outer_rules, private_paths
 from interlock.rooms.proposals import ProposalTracker
 from interlock.safety.agents import Blocks, Policies, StepCounts
@@ -414,7 +415,7 @@ class LinkParts:
         self.reaper = reaper = OrphanReaper()
         eras, asking = EraMemory(stores.local.kv, clock), AskingMemory(stores.local.kv, clock)
         self.connector_parts = connector_parts = ConnectorParts(
-            packages=plan.data / "packages",
+            packages=package_folders(plan),
             may_build_sources=lambda: stores.current.plan.drivers.allow_unverified_install,
             message_bytes=plan.limits.message_bytes,
             reaper=reaper,
@@ -424,6 +425,7 @@ class LinkParts:
             process_limit=ProcessLimit(lambda: stores.current.plan.limits.own_processes),
             sandboxes=Sandboxes(
                 state=plan.data,
+                packages=package_folders(plan).store,
                 workspace=plan.workspace,
                 user_home=Path.home(),
                 clock=clock,

@@ -24,6 +24,7 @@ from interlock.core.clock import Clock
 from interlock.core.store_backends import build_store
 from interlock.guard.budgets import Budgets
 from interlock.links.connector import ConnectorParts
+from interlock.process.packages.package_store import PackageFolders
 from interlock.store.ports import Damaged, Store, Unavailable
 from interlock.wire.refusal import FORMS, UNAVAILABLE, Refusal
 
@@ -72,7 +73,12 @@ def _registrar(store: Store, *, leases: Leases | None = None, owners: type[Owner
     quiet = cast(Any, _Quiet())
     clock = Clock()
     connector_parts = ConnectorParts(
-        packages=Path(), message_bytes=MESSAGE_BYTES_MAX, reaper=None, eras=quiet, clock=clock, revealer=quiet
+        packages=PackageFolders(own=Path(), store=Path()),
+        message_bytes=MESSAGE_BYTES_MAX,
+        reaper=None,
+        eras=quiet,
+        clock=clock,
+        revealer=quiet,
     )
     return Registrar(
         plan=cast(Any, _Plan()),

@@ -15,6 +15,7 @@ from interlock.config.plan import ChildPlan
 from interlock.core.clock import Clock
 from interlock.links.connector import ConnectorParts
 from interlock.process.child import Child
+from interlock.process.packages.package_store import PackageFolders
 
 HASTY = 'import sys; print(\'{"jsonrpc":"2.0","id":1,"method":"tools/list"}\', flush=True); sys.stdin.read()'
 PATIENCE_S = 10.0
@@ -33,7 +34,7 @@ class _Plan:
 def _supervisor(tmp_path: Path) -> ChildSupervisor:
     """No child here comes so far as to register."""
     connector_parts = ConnectorParts(
-        packages=tmp_path,
+        packages=PackageFolders(own=tmp_path, store=tmp_path),
         message_bytes=100_000,
         reaper=None,
         eras=cast(Any, None),

@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 from tests.conformance import toolbox
+from tests.conformance.driver_places import STORE
 from tests.drivers.driver_texts import driver, text
 from tests.drivers.reference_node import as_read, furnish, path_of_programs
 from tests.servers import caging
@@ -31,7 +32,8 @@ def prepare(folder: Path) -> dict[str, str]:
     program = folder / "bin" / "interlock"
     program.parent.mkdir()
     program.write_text(
-        f'#!/bin/sh\nexport INTERLOCK_DATA="{folder / "data"}"\nexec "{sys.executable}" -m interlock "$@"\n'
+        f'#!/bin/sh\nexport INTERLOCK_DATA="{folder / "data"}" INTERLOCK_PACKAGES="{STORE}"\n'
+        f'exec "{sys.executable}" -m interlock "$@"\n'
     )
     program.chmod(0o755)
     return {

@@ -18,11 +18,11 @@ from interlock.drivers.install.installation import (
     Locked,
     Locks,
     differences,
-    packages_of,
     remove_packages,
     request_digest,
 )
 from interlock.process.child import Child
+from interlock.process.packages.package_store import remove_tree
 from interlock.process.stderr import StderrRing
 from interlock.store.ports import Damaged
 from interlock.store.sqlite.store import SqliteStore
@@ -69,11 +69,10 @@ async def test_a_restart_runs_the_recorded_npm_package_even_if_the_registry_has_
     registry.put("@scope/tool", "1.1.0", bin="main.js", dependencies={"dependency": "^1.0.0"})
     again = await place.done(wanted, first.lock)
     assert (again.command, again.lock) == (first.command, first.lock)
-    shutil.rmtree(packages_of(place.packages, wanted))
+    remove_tree(place.store)
     restored = await place.done(wanted, first.lock)
     assert output(restored.command) == "@scope/tool 1.0.0"
-    below = packages_of(place.packages, wanted) / "npm"
-    (dependency,) = below.glob("*/node_modules/dependency/package.json")
+    (dependency,) = (place.store / "npm").glob("*/node_modules/dependency/package.json")
     assert json.loads(dependency.read_text())["version"] == "1.0.0"
 
     newer = await place.done(wanted)
@@ -100,6 +99,7 @@ async def test_a_data_folder_behind_a_symlink_is_no_different(registry: NpmRegis
     done = await place.done(npm_driver())
     assert output(done.command) == "tool 1.0.0"
     await remove_packages(place.packages, npm_driver())
+    remove_tree(place.store)
     assert output((await place.done(npm_driver(), done.lock)).command) == "tool 1.0.0"
 
 
@@ -132,6 +132,7 @@ async def test_a_restart_runs_the_recorded_python_package_even_if_a_newer_versio
     wheel_folder.put("tool", "2.0.0", ("tool",))
     assert output((await place.done(wanted, first.lock)).command) == "tool 1.0.0"
     await remove_packages(place.packages, wanted)
+    remove_tree(place.store)
     assert output((await place.done(wanted, first.lock)).command) == "tool 1.0.0"
     newer = await place.done(wanted)
     assert output(newer.command) == "tool 2.0.0"
@@ -147,14 +148,14 @@ async def test_other_bytes_for_a_recorded_npm_package_are_refused(registry: NpmR
     registry.put("tool", "1.0.0", bin="main.js")
     wanted = npm_driver()
     lock = (await place.done(wanted)).lock
-    await remove_packages(place.packages, wanted)
+    remove_tree(place.store)
     shutil.rmtree(tmp_path / "npm-cache")
     registry.put("tool", "1.0.0", bin="main.js", description="not what it was")
     registry.tarballs["/tarballs/0.tgz"] = registry.tarballs["/tarballs/1.tgz"]
     failed = await place.failed(wanted, lock)
     assert failed.code == "install_failed"
     assert "interlock drivers update filesystem`" in failed.reason
-    assert not list(packages_of(place.packages, wanted).glob("npm/*/interlock-package.json"))
+    assert not list(place.store.glob("npm/*/interlock-package.json"))
 
 
 @pytest.mark.req("AIP-30.install-3")
@@ -163,7 +164,7 @@ async def test_other_bytes_for_a_recorded_wheel_are_refused(wheel_folder: WheelF
     wheel_folder.put("tool", "1.0.0", ("tool",))
     wanted = pypi_driver()
     lock = (await place.done(wanted)).lock
-    await remove_packages(place.packages, wanted)
+    remove_tree(place.store)
     wheel_folder.put("tool", "1.0.0", ("tool", "another"))
     failed = await place.failed(wanted, lock)
     assert "HASH" in " ".join(failed.attempts[0].output).upper()
@@ -201,7 +202,7 @@ async def test_scripts_of_an_npm_package_do_not_run_and_global_installs_privatel
     install = [{"method": "npm", "package": "tool", "global": True}]
     done = await place.done(npm_driver(install=install))
     assert not proof.exists()
-    assert Path(done.command[1]).is_relative_to(place.packages)
+    assert Path(done.command[1]).is_relative_to(place.store)
 
 
 @pytest.mark.req("AIP-30.install-1")
@@ -307,7 +308,7 @@ async def test_auto_builds_an_environment_without_uvx_and_pipx(wheel_folder: Whe
     assert shutil.which("uvx", path=env["PATH"]) is shutil.which("pipx", path=env["PATH"]) is None
     done = await Place(tmp_path, env).done(pypi_driver())
     assert [Path(word).name for word in done.command] == ["python", "tool"]
-    assert all(Path(word).is_relative_to(tmp_path / "data" / "packages") for word in done.command)
+    assert all(Path(word).is_relative_to(tmp_path / "store") for word in done.command)
 
 
 @pytest.mark.req("AIP-server-11")

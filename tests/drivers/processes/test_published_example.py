@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import yaml
+from tests.conformance.driver_places import STORE
 from tests.drivers.reference_node import (
     READY_S,
     TRUSTING,
@@ -47,7 +48,7 @@ def example(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     assert printed.count('args: ["/workspace"]') == 1
     (own / "DRIVER.md").write_text(printed.replace('args: ["/workspace"]', f'args: ["{folder / "place"}"]'))
     furnish(folder / "data", [as_read(own / "DRIVER.md")], record="published-example")
-    with running_node(folder, {}, TRUSTING, env={"PATH": path_of_programs()}) as node:
+    with running_node(folder, {}, TRUSTING, env={"PATH": path_of_programs(), "INTERLOCK_PACKAGES": str(STORE)}) as node:
         wait_for(lambda: state(node, "filesystem-mcp")["state"] not in ("installing", "checking"), READY_S)
         wait_for(lambda: node.admin("/admin/tools")["tools"])
         yield node

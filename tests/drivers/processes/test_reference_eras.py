@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.conformance.driver_places import STORE
 from tests.drivers.reference_node import TRUSTING, copy_shipped, furnish, make_place, path_of_programs, state
 from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.peers import LEGACY, HttpPeer
@@ -23,7 +24,7 @@ def published(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]
     able = workspace / ".drivers" / "everything-mcp" / "DRIVER.md"
     able.write_text(able.read_text().replace("transport: stdio\n", f"transport: stdio\n{ABLE}", 1))
     furnish(folder / "data", drivers)
-    with running_node(folder, {}, TRUSTING, env={"PATH": path_of_programs()}) as node:
+    with running_node(folder, {}, TRUSTING, env={"PATH": path_of_programs(), "INTERLOCK_PACKAGES": str(STORE)}) as node:
         for driver in drivers:
             wait_for(lambda key=driver.key: state(node, key)["state"] == "ready", 90)
         yield node

@@ -32,6 +32,7 @@ from interlock.links.connector import ConnectorParts
 from interlock.process.child import ChildStartFailed, Ran, child_environment, run
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.installer import Installer, Pins
+from interlock.process.packages.package_store import PackageFolders
 from interlock.process.sandbox.host_paths import SandboxFailed
 from interlock.process.sandbox.sandbox import SandboxedCommand
 from interlock.process.stderr import StderrRing
@@ -305,7 +306,7 @@ class Installation:
 
     driver: Driver
     _: KW_ONLY
-    packages: Path  # the folder for the packages of all drivers
+    packages: PackageFolders  # of all drivers
     folder: Path  # contains DRIVER.md
     workspace: Path
     settings: DriversPlan
@@ -317,7 +318,7 @@ class Installation:
 
     @cached_property
     def root(self) -> Path:
-        return packages_of(self.packages, self.driver).absolute()
+        return packages_of(self.packages.own, self.driver).absolute()
 
     @cached_property
     def digest(self) -> str:
@@ -326,7 +327,8 @@ class Installation:
     @cached_property
     def installer(self) -> Installer:
         may_build = self.settings.allow_unverified_install
-        return Installer(self.root, self.environment, self.progress, self.reaper, source_builds=may_build)
+        store = self.packages.store
+        return Installer(self.root, store, self.environment, self.progress, self.reaper, source_builds=may_build)
 
     @cached_property
     def engine(self) -> Engine:
@@ -352,12 +354,14 @@ def request_digest(driver: Driver) -> str:
 
 
 def packages_of(packages: Path, driver: Driver) -> Path:
-    """Return the folder in which the server of this driver is installed."""
+    """Return the folder of a data folder for the server of this driver: records of its packages, programs, caches."""
     return packages / "drivers" / driver.key
 
 
 async def remove_packages(packages: Path, driver: Driver) -> None:
-    """Delete the folder in which the server of this driver is installed. Ignore errors."""
+    """Delete the folder of the server of this driver. Ignore errors. Its packages stay in the store until they are
+    pruned.
+    """
     await asyncio.to_thread(shutil.rmtree, packages_of(packages, driver), ignore_errors=True)
 
 

@@ -142,7 +142,7 @@ def container_command(
     if host_port is not None:
         words += ["-p", f"127.0.0.1:{host_port}:{server.port}"]  # AIP-server-6
     for volume in server.volumes:
-        words += ["-v", _volume(volume, installation.packages.parent)]
+        words += ["-v", _volume(volume, installation.packages.own.parent)]
     if server.cwd is not None:
         words += ["-w", server.cwd]
     return (*words, image)

@@ -1,12 +1,13 @@
 """Installation of packages from npm and PyPI: all versions and hashes first, then exactly those. POSIX only.
 
-An installation starts from the name of a package, or from the `Pins` of an earlier one. It ends with a folder, and for
-a configured server with the command that runs it. npm's pins are a package-lock.json, PyPI's a list of requirements
-with hashes; neither installer accepts other bytes for them.
+An installation starts from the name of a package, or from the `Pins` of an earlier one. It ends with a folder in the
+package store (`package_store`), and for a configured server with the command that runs it. npm's pins are a
+package-lock.json, PyPI's a list of requirements with hashes; neither installer accepts other bytes for them.
 
-Every folder holds the record of its pins, so that a broken installation is repeated as it was. A marker that is
-written last tells a complete installation from a broken one, and a file lock keeps two nodes from installing at once.
-The installer runs with the environment of the node, which may hold the settings of the registry.
+A data folder holds a record of the pins of each configured server, so that a broken installation is repeated as it was,
+and of the package in the store that it uses. A file lock keeps two nodes from installing at once. A package that an
+earlier version installed in the data folder itself is run as it is. The installer runs with the environment of the
+node, which may hold the settings of the registry.
 
 Nothing of a package runs while it is installed: no npm scripts, and no builds of source distributions unless the
 operator allows them (`drivers.allow_unverified_install`).
@@ -20,6 +21,7 @@ import os
 import re
 import shutil
 import sys
+import sysconfig
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -38,12 +40,23 @@ from interlock.process.child import (
     run,
 )
 from interlock.process.orphan_reaper import OrphanReaper
+from interlock.process.packages.package_store import (
+    MANIFEST,
+    USE,
+    PackageFolders,
+    PackageStore,
+    Use,
+    find_use,
+    remove_tree,
+    write_whole,
+)
 from interlock.process.packages.programs import (
     PackageUnavailable,
     Reference,
     Registry,
     SourceBuildRefused,
     node_tool,
+    node_version,
     normalised_name,
     npm_folder,
     npm_program,
@@ -55,7 +68,7 @@ from interlock.process.stderr import StderrRing
 INSTALL_LIMIT_S: Final = 300.0
 LOCK_POLL_S: Final = 0.1
 PINS_BYTES_MAX: Final = 4 * 1024 * 1024  # a package with so many others below it is no server
-MARKER: Final = "interlock-package.json"
+MARKER: Final = MANIFEST  # in an installation of an earlier version, which is in the data folder
 RECORD: Final = "interlock-pins.json"
 _DIGEST_CHARS: Final = 12
 _REQUIREMENT = re.compile(
@@ -74,30 +87,34 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
     text: str  # everything, in the form its installer reads
 
     @property
+    def label(self) -> str:
+        return f"{self.name.replace('/', '+')}@{self.version}"
+
+    @property
     def folder(self) -> str:
         digest = hashlib.sha256(self.text.encode()).hexdigest()[:_DIGEST_CHARS]
-        return f"{self.registry}/{self.name.replace('/', '+')}@{self.version}-{digest}"
+        return f"{self.registry}/{self.label}-{digest}"
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the marker file of an installation. It is written last, so an incomplete installation has no
-    marker.
-    """
+    """The content of the marker file of an installation in the data folder, which earlier versions made."""
 
     version: str
     python: str = ""  # a virtual environment belongs to one version of Python
 
 
 class Installer:
-    """An installer of packages below one folder, with one environment for npm and pip.
+    """An installer of packages into one store, with one environment for npm and pip.
 
     `find` asks the registry for versions and hashes, `put` installs exactly those, and `keep` does both for a
-    configured server. Only one installer works in a folder at a time, even if several nodes use the folder.
+    configured server. `root` is a folder below the data folder, for records of what is used. Only one installer works
+    on a package at a time, even if several nodes share the store.
     """
 
     def __init__(
         self,
         root: Path,
+        store: Path,
         environment: Mapping[str, str],
         progress: Callable[[str], None],
         reaper: OrphanReaper | None,
@@ -106,6 +123,7 @@ class Installer:
         limit_s: float = INSTALL_LIMIT_S,
     ) -> None:
         self.root = root.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
+        self._store = PackageStore(store)
         self.env = {
             name: value
             for name, value in environment.items()
@@ -126,7 +144,7 @@ class Installer:
                 )
         reference = read_reference(registry, text)
         commands = self._commands(text)
-        async with self._hold(self.root / registry / f".asking-{reference.folder}", commands):
+        async with self._hold(self.root / registry / f".asking-{reference.folder}.lock", commands):
             return await self._find(reference, text, beside, commands)
 
     async def put(self, pins: Pins) -> Path:
@@ -134,49 +152,48 @@ class Installer:
 
         Raise PackageUnavailable on failure.
         """
-        folder = self.root / pins.folder
-        if _is_complete(folder, pins.registry, pins.name):
-            return folder
-        commands = self._commands(f"{pins.name} {pins.version}")
-        async with self._hold(folder, commands):
-            if not _is_complete(folder, pins.registry, pins.name):
-                await self._put(folder, pins, commands)
-        return folder
+        record = self.root / pins.folder
+        if _is_complete(record, pins.registry, pins.name):
+            return record
+        return await self._provide(record, pins, self._commands(f"{pins.name} {pins.version}"))
 
     def has(self, registry: Registry, text: str) -> bool:
         """Return whether the package is already installed. Raise PackageUnavailable for a malformed reference."""
         reference = read_reference(registry, text)
-        return _is_complete(self.root / registry / reference.folder, registry, reference.name)
+        record = self.root / registry / reference.folder
+        use = find_use(record / USE)
+        return _is_complete(record, registry, reference.name) or (
+            use is not None and (self._store.folder / use.entry / MANIFEST).is_file()
+        )
 
     async def keep(self, registry: Registry, text: str) -> Path:
         """Return the folder of a configured server's package, and install it first if necessary.
 
-        The exact versions are recorded at the first installation and used until the folder is removed. Raise
+        The exact versions are recorded at the first installation and used until the record is removed. Raise
         PackageUnavailable on failure.
         """
         reference = read_reference(registry, text)
-        folder = self.root / registry / reference.folder
-        if _is_complete(folder, registry, reference.name):
-            return folder
+        record = self.root / registry / reference.folder
+        if _is_complete(record, registry, reference.name):
+            return record
         commands = self._commands(text)
-        async with self._hold(folder, commands):
-            if _is_complete(folder, registry, reference.name):
-                return folder
+        async with self._hold(record.with_name(f"{record.name}.lock"), commands):
             try:
-                pins = msgspec.json.decode((folder / RECORD).read_bytes(), type=Pins)
+                pins = msgspec.json.decode((record / RECORD).read_bytes(), type=Pins)
             except (OSError, msgspec.DecodeError):  # the first installation
-                await self._put(folder, await self._find(reference, text, (), commands), commands)
-                return folder
+                pins = await self._find(reference, text, (), commands)
+                await self._write_pins(record, pins)
+                return await self._provide(record, pins, commands)
             try:
-                if registry == "pypi" and _python_of(folder) not in {None, python_version()}:
+                if registry == "pypi" and _python_of(record) not in {None, python_version()}:
                     # The wheels of another Python are other files: the same version is found again.
                     wanted = f"{text.partition('==')[0]}=={pins.version}"
                     pins = await self._find(reference, wanted, (), commands)
-                await self._put(folder, pins, commands)
+                    await self._write_pins(record, pins)
+                return await self._provide(record, pins, commands)
             except PackageUnavailable as error:
-                advice = f"; remove {folder} to take what the registry offers now"
+                advice = f"; remove {record} to take what the registry offers now"
                 raise type(error)(f"{error}{advice}", error.output) from error
-        return folder
 
     def _commands(self, what: str) -> "_Commands":
         return _Commands(what, self.env, self.reaper, self.source_builds)
@@ -192,22 +209,66 @@ class Installer:
         finally:
             shutil.rmtree(folder, ignore_errors=True)
 
-    async def _put(self, folder: Path, pins: Pins, commands: "_Commands") -> None:
-        await _empty(folder)
-        _write(folder / RECORD, pins)
-        self.progress(f"installing {pins.name} {pins.version}")
-        await (_put_npm if pins.registry == "npm" else _put_pypi)(folder, pins, commands)
-        _write(folder / MARKER, _Marker(version=pins.version, python=python_version()))
-        self.progress(f"installed {pins.name} {pins.version}")
+    async def _write_pins(self, record: Path, pins: Pins) -> None:
+        await _empty(record)
+        write_whole(record / RECORD, pins)
+
+    async def _provide(self, record: Path, pins: Pins, commands: "_Commands") -> Path:
+        """Return the folder of the store in which exactly `pins` are installed. Install them first if necessary.
+
+        `record` is the folder in the data folder that remembers the use of the package.
+        """
+        store, file = self._store, record / USE
+        entry = store.entry(pins.registry, pins.label, (pins.text, *await self._platform(pins.registry, commands)))
+        use = find_use(file)
+        seen = use.seen if use is not None and use.entry == f"{entry.parent.name}/{entry.name}" else None
+        # Nothing removes a package that is in use, so it is checked without the lock.
+        is_used = seen is not None and store.has_user(entry, file)
+        if is_used and await asyncio.to_thread(store.find_seen, entry, seen) == seen:
+            return entry
+        async with self._hold(store.lock(entry), commands):
+            await asyncio.to_thread(store.prepare)
+            store.use(entry, file)
+            is_new = not (entry / MANIFEST).exists()
+            seen = await asyncio.to_thread(store.find_seen, entry, seen)
+            if seen is not None:
+                self.progress(f"{pins.name} {pins.version} is installed already")
+            else:
+                if not is_new:
+                    self.progress(f"{pins.name} {pins.version} was changed since it was installed")
+                await self._install(entry, pins, commands)
+                seen = await asyncio.to_thread(store.find_seen, entry, None)
+                if seen is None:
+                    raise PackageUnavailable(f"{pins.name} was changed while it was installed; try again")
+            record.mkdir(parents=True, exist_ok=True)
+            write_whole(file, Use(entry=f"{entry.parent.name}/{entry.name}", seen=seen, python=python_version()))
+        return entry
+
+    async def _install(self, entry: Path, pins: Pins, commands: "_Commands") -> None:
+        incoming = await asyncio.to_thread(self._store.make_incoming, entry)
+        try:
+            self.progress(f"installing {pins.name} {pins.version}")
+            await (_put_npm if pins.registry == "npm" else _put_pypi)(incoming, pins, commands)
+            await asyncio.to_thread(self._store.adopt, incoming, entry)
+            self.progress(f"installed {pins.name} {pins.version}")
+        finally:
+            await asyncio.to_thread(remove_tree, incoming)
+
+    async def _platform(self, registry: Registry, commands: "_Commands") -> tuple[str, ...]:
+        """Return what decides, beside its pins, which files of a package are installed."""
+        machine = (sysconfig.get_platform(), str(sysconfig.get_config_var("SOABI")))
+        if registry == "pypi":
+            return (*machine, python_version(), os.path.realpath(sys.base_prefix))
+        return (*machine, await node_version(self.env, commands.what, self.reaper))
 
     @asynccontextmanager
-    async def _hold(self, folder: Path, commands: "_Commands") -> AsyncIterator[None]:
-        """Lock a folder against other installers, for at most the time limit."""
+    async def _hold(self, lock: Path, commands: "_Commands") -> AsyncIterator[None]:
+        """Lock a package against other installers, for at most the time limit."""
         waiting = f"waiting for another node that installs {commands.what}"
         try:
             async with (
                 asyncio.timeout(self._limit_s),
-                _hold_lock(folder.with_name(f"{folder.name}.lock"), lambda: self.progress(waiting)),
+                _hold_lock(lock, lambda: self.progress(waiting)),
             ):
                 yield
         except TimeoutError as error:
@@ -218,7 +279,8 @@ class Installer:
             ) from error
         except OSError as error:
             raise PackageUnavailable(
-                f"{folder} cannot be used: {error.strerror}; make room or correct its rights", commands.output()
+                f"{error.filename or lock.parent} cannot be used: {error.strerror}; make room or correct its rights",
+                commands.output(),
             ) from error
 
 
@@ -244,7 +306,7 @@ class _Commands:
 
 async def ensure(
     package: Package,
-    root: Path,
+    folders: PackageFolders,
     progress: Callable[[str], None],
     *,
     reaper: OrphanReaper | None = None,
@@ -253,13 +315,15 @@ async def ensure(
     limit_s: float = INSTALL_LIMIT_S,
     installs: asyncio.Semaphore | None = None,
 ) -> tuple[str, ...]:
-    """Return the command that runs the package of a configured server. Install it below `root` if necessary.
+    """Return the command that runs the package of a configured server. Install it first if necessary.
 
     `progress` is called with one short line for each step. Output of the installer appears only in errors. `installs`
     limits how many packages are installed at the same time. Raise PackageUnavailable if the installation fails.
     """
     env = os.environ if environment is None else environment
-    installer = Installer(root, env, progress, reaper, source_builds=source_builds, limit_s=limit_s)
+    installer = Installer(
+        folders.own, folders.store, env, progress, reaper, source_builds=source_builds, limit_s=limit_s
+    )
     if installs is None or installer.has(package.registry, package.name):
         folder = await installer.keep(package.registry, package.name)
     else:
@@ -303,15 +367,10 @@ async def _empty(folder: Path) -> None:
     folder.mkdir(parents=True)
 
 
-def _write(path: Path, value: msgspec.Struct) -> None:
-    half = path.with_name(f"{path.name}.half")
-    half.write_bytes(msgspec.json.encode(value))
-    half.replace(path)
-
-
 def _is_complete(folder: Path, registry: Registry, name: str) -> bool:
+    """Return whether a data folder holds a complete installation of an earlier version."""
     python = _python_of(folder)
-    if python is None:
+    if python is None or not (folder / MARKER).is_file():
         return False
     if registry == "npm":
         return (npm_folder(folder, name) / "package.json").is_file()
@@ -319,7 +378,10 @@ def _is_complete(folder: Path, registry: Registry, name: str) -> bool:
 
 
 def _python_of(folder: Path) -> str | None:
-    """Return the Python with which an installation was made, or None if the installation is incomplete."""
+    """Return the Python with which an installation was made, or None if there is no complete one."""
+    use = find_use(folder / USE)
+    if use is not None:
+        return use.python
     try:
         return msgspec.json.decode((folder / MARKER).read_bytes(), type=_Marker).python
     except (OSError, msgspec.DecodeError):

@@ -191,6 +191,35 @@ async def node_program(env: Mapping[str, str], package: str, reaper: OrphanReape
     return str(interpreter) if is_usable else path
 
 
+async def node_version(env: Mapping[str, str], package: str, reaper: OrphanReaper | None) -> str:
+    """Return what decides which files npm installs: the system, processor and module version of `node` on the PATH.
+
+    The answer of a program is remembered as long as its file is the same.
+    """
+    path = node_tool("node", env, package)
+    try:
+        info = Path(path).stat()
+        key = (os.path.realpath(path), info.st_ino, info.st_size, info.st_mtime_ns)
+        if _is_script(Path(path)):
+            # A version manager runs another Node.js when its own settings change.
+            return await _ask_node(path, env, reaper)
+        if key not in _NODE_VERSIONS:
+            _NODE_VERSIONS[key] = await _ask_node(path, env, reaper)
+        return _NODE_VERSIONS[key]
+    except (TimeoutError, ChildStartFailed, OSError) as error:
+        raise PackageUnavailable(f"{path} does not run, and {package} needs it; install Node.js again") from error
+
+
+_NODE_VERSIONS: Final[dict[tuple[str, int, int, int], str]] = {}
+
+
+async def _ask_node(path: str, env: Mapping[str, str], reaper: OrphanReaper | None) -> str:
+    question = "[process.platform, process.arch, process.versions.modules].join('-')"
+    async with asyncio.timeout(NODE_ANSWER_S):
+        ran = await run((path, "-p", question), env, None, reaper=reaper)
+    return ran.stdout.decode(errors="replace").strip() if ran.returncode == 0 else "unknown"
+
+
 def _is_script(path: Path) -> bool:
     try:
         with path.open("rb") as file:

@@ -263,7 +263,7 @@ def server_programs(servers: Iterable[ServerPlan]) -> Iterator[ServerProgram]:
     for server in servers:
         reach = server.reach
         if not isinstance(reach, Spawn) or reach.package is not None or not reach.command:
-            continue  # a package lies in the data folder, which no sandbox shows
+            continue  # a package lies in the package store, which no sandbox can write
         words, search = reach.command, reach.env.get("PATH", os.environ.get("PATH", os.defpath))
         program = words[0] if os.sep in words[0] else shutil.which(words[0], path=search)
         cwd = reach.cwd or (reach.sandbox.home if reach.sandbox is not None else Path())

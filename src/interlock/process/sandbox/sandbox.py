@@ -39,6 +39,7 @@ from interlock.net.egress_proxy import Egress
 from interlock.net.protocol.egress import direct_ports
 from interlock.process.child import Child, child_environment, program
 from interlock.process.limits import UsageWatch, descendants
+from interlock.process.packages.package_store import package_folders
 from interlock.process.sandbox.host_paths import (
     LinkRoots,
     ProtectedPaths,
@@ -205,19 +206,20 @@ def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
 
 
 def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Return the paths that sandboxes hide: the data folder, the user's configuration with keys, and the configuration
-    `files` with their folder.
+    """Return the paths that sandboxes hide: the data folder, the package store, the user's configuration with keys, and
+    the configuration `files` with their folder.
 
     That folder is omitted if it contains the workspace or the home.
     """
     own = (plan.drivers.own.parent,) if plan.drivers.own is not None else ()
     common = (plan.workspace, Path.home())
     around = (path.parent for path in files if not any(each.is_relative_to(path.parent) for each in common))
-    return (plan.data, *own, *files, *around)
+    return (plan.data, package_folders(plan).store, *own, *files, *around)
 
 
 def link_roots(plan: Plan) -> LinkRoots:
-    return LinkRoots((plan.workspace, Path.home(), plan.data, plan.data / "packages", *outer_rules(plan.drivers)))
+    packages = package_folders(plan)
+    return LinkRoots((plan.workspace, Path.home(), plan.data, packages.own, packages.store, *outer_rules(plan.drivers)))
 
 
 class Sandboxes:
@@ -229,6 +231,7 @@ class Sandboxes:
         state: Path,
         workspace: Path,
         user_home: Path,
+        packages: Path | None = None,
         clock: Clock,
         record: Callable[[AuditRecord], None],
         rules: Iterable[Path] = (),
@@ -238,13 +241,14 @@ class Sandboxes:
     ) -> None:
         """Create the sandboxes of a node.
 
-        `rules` are the operator's files and folders outside the workspace that no sandbox may write. `private` are
-        paths of the node and its operator that no sandbox may read as part of a larger folder. `servers` returns all
-        servers that the node starts: no sandbox may write the program of another server.
+        `packages` is the package store. `rules` are the operator's files and folders outside the workspace that no
+        sandbox may write. `private` are paths of the node and its operator that no sandbox may read as part of a larger
+        folder. `servers` returns all servers that the node starts: no sandbox may write the program of another server.
         """
         self.limits, self._servers, self._workspace = limits, servers, workspace
         # An installer names what it made by its real path, also where the data folder is a link.
-        self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"))))
+        stores = [] if packages is None else [packages.absolute(), _real(packages)]
+        self._packages = tuple(dict.fromkeys((state.absolute() / "packages", _real(state / "packages"), *stores)))
         rules, private = tuple(rules), tuple(private)
         every = (*(workspace / name for name in WORKSPACE_RULES), *rules)
         self._protected = ProtectedPaths(
