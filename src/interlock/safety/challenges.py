@@ -179,8 +179,7 @@ class Challenges:
 
         self._work.begin(void_asked())
 
-    async def void(self, id: str | None, why: str) -> None:
-        if id is not None:
-            self.codes.forget(id)
-            if self.is_waiting(id):
-                await self.inbox.void(id, why)
+    async def void(self, id: str, why: str) -> None:
+        self.codes.forget(id)
+        if self.is_waiting(id):
+            await self.inbox.void(id, why)

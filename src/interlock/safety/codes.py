@@ -102,7 +102,7 @@ class Codes:
         if change.entry is not None:
             self._challenges[change.key] = msgspec.json.decode(change.entry.value, type=StoredChallenge)
 
-    async def make_code(self, id: str, principal: str, name: str, expires_at: float) -> str:
+    async def make_code(self, id: str, principal: str, name: str, expires_at: float) -> None:
         code = new_code()
         hash = self._hash(code)
         challenge = StoredChallenge(id=id, principal=principal, name=name, code_hash=hash, expires_at=expires_at)
@@ -110,7 +110,6 @@ class Codes:
         await self.kv.put(CHALLENGES, id, msgspec.json.encode(challenge), now, ttl_s=expires_at - now + KEPT_S)
         self._challenges[id] = challenge
         self._shown[id] = grouped(code)
-        return code
 
     def make_token(self, id: str) -> None:
         self._shown[id] = token = new_token()

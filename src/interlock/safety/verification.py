@@ -66,11 +66,8 @@ class Verification:
         """Approve or deny a request about an agent with its confirmation token, which only the inbox shows to an
         operator (AQL 8.7.3).
         """
-        token, requested_id, principal = (
-            params["confirmation_token"],
-            params.get("confirmation_id"),
-            caller.principal.name,
-        )
+        token, requested_id = params["confirmation_token"], params.get("confirmation_id")
+        principal = caller.principal.name
         agent = AgentKey(principal, NOBODY)
         await self._refuse_limited(agent, NOBODY, requested_id)
         if not token.startswith(TOKEN_PREFIX):  # AQL-8.7.3-9

@@ -8,12 +8,11 @@ Limits are checked in the order request, nesting, array, string (X-16), and enco
 that a deeply nested text costs one pass. Small ordinary texts, which are nearly all, pass by counting alone.
 """
 
-import json
 import re
 from collections.abc import Mapping
 from itertools import accumulate, count
 from operator import sub
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 from msgspec import Raw
@@ -21,6 +20,7 @@ from msgspec import Raw
 from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import AqlFailure, Code
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, find_string
+from interlock.wire.jsontext.canonical import find_doubled_keys
 
 KEYS: Final[Mapping[str, str]] = {  # our setting -> its name in `_protocol.limits`
     "request_bytes": "max_request_size",  # AQL-4.7.5-8
@@ -315,17 +315,8 @@ def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments
         return None
     if len(text.translate(None, _BLANKS)) == len(inside.translate(None, _BLANKS)) + around:
         return None
-    doubled: list[str] = []
-
-    def look(pairs: list[tuple[str, Any]]) -> None:
-        """Record the duplicate keys of an object. The decoder calls this for inner objects first, and for the complete
-        text last.
-        """
-        seen: set[str] = set()
-        doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
-
     try:
-        json.loads(text, object_pairs_hook=look, parse_int=str, parse_float=str)
+        doubled = find_doubled_keys(text)
     except (ValueError, RecursionError):
         return errors.invalid_encoding(where)
     if not doubled:

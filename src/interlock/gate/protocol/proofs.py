@@ -28,7 +28,7 @@ from typing import Any, Final, Literal
 
 import msgspec
 
-from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, WORDS, Anchor
+from interlock.ax.protocol.registration.authority import KEY_UNKNOWN, WORDS, Anchor, find_time_fault
 from interlock.crypto import jose
 from interlock.crypto.jose import InvalidToken, Jwk, Jwt, Reason, TokenClaims
 from interlock.crypto.webauthn import Assertion, Party, Wrong, check_assertion, find_challenge, read_assertion_untrusted
@@ -181,14 +181,8 @@ def _check_claims(claims: TokenClaims, bound: _CallClaims, question: ProofQuesti
         return invalid("confirmation", "the proof must have the confirmation_id of this confirmation")
     if bound.call_digest != question.call_digest:  # AX-11.3-6, AX-11.3-7, AX-11.3-8
         return invalid("digest", "the proof must have the call_digest of this very call")
-    if claims.iat is None or claims.exp is None:
-        return invalid("claims", "the proof must have iat and exp")
-    if claims.iat > now + jose.SKEW_S or (claims.nbf is not None and claims.nbf > now + jose.SKEW_S):
-        return invalid("not_yet", "the proof is not valid yet; compare the clocks")
-    if now >= claims.exp:
-        return invalid("expired", "the proof has expired")
-    if claims.exp - claims.iat > PROOF_S_MAX:
-        return invalid("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
+    if (fault := find_time_fault(claims, now, PROOF_S_MAX)) is not None:
+        return invalid(*fault)
     if not all(isinstance(name, str) and 0 < len(name) <= NAME_CHARS_MAX for name in (claims.iss, claims.jti)):
         return invalid("claims", f"the proof must have an iss and a jti of 1 to {NAME_CHARS_MAX} characters")
     return None

@@ -14,7 +14,6 @@ The last section has the gateway's own messages: welcome, presence, errors, viol
 function returns one envelope from `system:gateway`; the caller passes its id and time.
 """
 
-import json
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
@@ -27,6 +26,7 @@ from msgspec import Raw
 
 from interlock.rooms.protocol.participants import GATEWAY, Participant, Privilege
 from interlock.wire.jsonrpc.codec import hide
+from interlock.wire.jsontext.canonical import find_doubled_keys
 from interlock.wire.refusal import Refusal
 
 # The codes of refused envelopes and of refused decisions on proposals.
@@ -241,17 +241,7 @@ def _find_duplicate_member(members: dict[str, Raw], data: bytes) -> str | None:
     """
     if data.isascii() and len(data) == 1 + sum(len(key) + len(value) + 4 for key, value in members.items()):
         return None
-    doubled: list[str] = []
-
-    def look(pairs: list[tuple[str, Any]]) -> None:
-        """Note the duplicate keys of one object. The decoder calls this for inner objects first, and for the envelope
-        last.
-        """
-        seen: set[str] = set()
-        doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
-
-    json.loads(data, object_pairs_hook=look, parse_int=str, parse_float=str)
-    return doubled[0] if doubled else None
+    return next(iter(find_doubled_keys(data)), None)
 
 
 def decode_text(raw: Raw | None) -> str | None:

@@ -167,6 +167,23 @@ class AmbiguousJson(ValueError):
         self.reason = reason
 
 
+def find_doubled_keys(text: bytes) -> list[str]:
+    """Return the keys that occur twice in the outermost object of a JSON text. Raise ValueError or RecursionError for a
+    text that cannot be read.
+    """
+    doubled: list[str] = []
+
+    def look(pairs: list[tuple[str, Any]]) -> None:
+        """Note the doubled keys of one object. The decoder calls this for inner objects first, and for the outermost
+        one last.
+        """
+        seen: set[str] = set()
+        doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
+
+    json.loads(text, object_pairs_hook=look, parse_int=str, parse_float=str)
+    return doubled
+
+
 def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
     """Decode JSON that means the same to every reader. Raise AmbiguousJson for any other text, for example one with a
     key twice.

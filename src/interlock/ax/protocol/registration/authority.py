@@ -165,14 +165,24 @@ def _judge_claims(
     if not any(same_resource(each.rstrip("/"), own.rstrip("/")) for each in claimed for own in audiences):
         own = " or ".join(dict.fromkeys(audiences))
         return unverified_refusal("audience", f"aud of the proof must be what this aggregator is called: {own}")
-    if claims.iat is None or claims.exp is None:
-        return unverified_refusal("claims", "the proof must have iat and exp")
-    if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):  # AX-4.2-8: iat
-        return unverified_refusal("not_yet", "the proof is not valid yet; compare the clocks")
-    if now >= claims.exp:  # AX-4.2-8: exp
-        return unverified_refusal("expired", "the proof has expired")
-    if claims.exp - claims.iat > PROOF_S_MAX:  # AX-4.2-8
-        return unverified_refusal("lifetime", f"exp of the proof must be at most {PROOF_S_MAX:.0f} seconds after iat")
+    if (fault := find_time_fault(claims, now, PROOF_S_MAX)) is not None:
+        return unverified_refusal(*fault)
     if not isinstance(claims.jti, str) or not 0 < len(claims.jti) <= JTI_MAX:
         return unverified_refusal("claims", f"the proof must have a jti of 1 to {JTI_MAX} characters")
-    return Proved(authority=authority, anchor=anchor, jti=claims.jti, expires_at=claims.exp)
+    return Proved(authority=authority, anchor=anchor, jti=claims.jti, expires_at=claims.exp or now)
+
+
+def find_time_fault(claims: TokenClaims, now: float, lifetime_s: float) -> tuple[str, str] | None:
+    """Return why the times of a proof do not hold now, as a reason for programs and a text for people, or None.
+
+    `lifetime_s` is the longest time that a proof of this kind may be valid.
+    """
+    if claims.iat is None or claims.exp is None:
+        return "claims", "the proof must have iat and exp"
+    if claims.iat > now + SKEW_S or (claims.nbf is not None and claims.nbf > now + SKEW_S):  # AX-4.2-8: iat
+        return "not_yet", "the proof is not valid yet; compare the clocks"
+    if now >= claims.exp:  # AX-4.2-8: exp
+        return "expired", "the proof has expired"
+    if claims.exp - claims.iat > lifetime_s:  # AX-4.2-8
+        return "lifetime", f"exp of the proof must be at most {lifetime_s:.0f} seconds after iat"
+    return None
