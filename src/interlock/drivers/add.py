@@ -34,8 +34,7 @@ from interlock.core.bounded_file import read_bounded
 from interlock.drivers.api import AddedDriver, AddedTool, TryServer
 from interlock.drivers.api import Problem as ProblemView
 from interlock.drivers.driver_state import DriverState
-from interlock.drivers.kinds import kind_of
-from interlock.drivers.kinds.kind import HOMES
+from interlock.drivers.kinds import HOMES, kind_of
 from interlock.drivers.protocol import authoring
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, read_driver

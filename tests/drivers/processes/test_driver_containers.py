@@ -14,7 +14,7 @@ from tests.drivers.installs import Place, declared, program
 
 from interlock.config.plan import DriversPlan
 from interlock.drivers.install.installation import differences
-from interlock.drivers.kinds.docker import DockerKind, remove_leftover_containers
+from interlock.drivers.kinds import DockerKind, remove_leftover_containers
 from interlock.drivers.protocol.model import Driver
 from interlock.process.child import Child
 from interlock.process.stderr import StderrRing

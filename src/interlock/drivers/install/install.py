@@ -47,8 +47,7 @@ from interlock.drivers.install.installation import (
     run_command,
     words_of,
 )
-from interlock.drivers.kinds import kind_of
-from interlock.drivers.kinds.programs import resolve_inside
+from interlock.drivers.kinds import kind_of, resolve_inside
 from interlock.drivers.protocol.files.versions import parse_version, satisfies, semantic
 from interlock.drivers.protocol.model import Driver, Install, VersionCheck
 from interlock.net.download import DownloadFailed, download, take_program

@@ -4,7 +4,7 @@
   and an exact record of what it runs (`Locked`). `InstallFailed` lists every method that was tried with the reason why
   it failed. The record is stored under id@major (`Locks`), so a restart runs the same bytes (AIP-30.install-3).
 - `Engine` is the client of docker or podman: it pulls, finds and removes images and containers for the node.
-  `drivers.kinds.docker` describes how a container is run.
+  `drivers.kinds` describes how a container is run.
 - `run_command` runs version_check.cmd, health_check.cmd and auth.refresh.cmd. A command is one line of words and is
   never run through a shell. It runs inside the sandbox of the driver's server if there is one. A command that takes too
   long is killed with everything it started.

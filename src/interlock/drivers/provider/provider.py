@@ -42,8 +42,7 @@ from interlock.drivers.driver_state import UNHEALTHY, DriverState
 from interlock.drivers.install import installation
 from interlock.drivers.install.install import install, install_checked
 from interlock.drivers.install.installation import Installed, InstallFailed
-from interlock.drivers.kinds import kind_of
-from interlock.drivers.kinds.kind import HOMES
+from interlock.drivers.kinds import HOMES, kind_of
 from interlock.drivers.protocol.binding.match import Bound
 from interlock.drivers.protocol.files.driver import ENTRY
 from interlock.drivers.protocol.model import Driver, ToolBinding
