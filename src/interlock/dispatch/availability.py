@@ -18,6 +18,8 @@ bound is over are named as missing.
 import asyncio
 from collections import OrderedDict, deque
 from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 import msgspec
@@ -32,6 +34,7 @@ from interlock.core.calls.caller import Principal
 from interlock.core.calls.check import BUSY, CheckNumber, CheckRefusal, find_unusable
 from interlock.core.clock import Clock
 from interlock.core.link_state import LinkState
+from interlock.core.shared_limit import Share, SharedLimit
 from interlock.links.keeper import Keeper
 from interlock.links.link import Link
 
@@ -141,68 +144,24 @@ SHARES: Final = 2  # how many principals it takes to fill the queue
 IsFull = Callable[[CallLink], bool]
 
 
+@dataclass(eq=False)
 class WaitingCall:
     """Call that waits for a free place at its link. The future `is_booked` is done when the call gets the place or
     leaves the queue.
     """
 
-    def __init__(self, call: Call) -> None:
-        self.call = call
-        self.principal = call.caller.principal.name
-        self.size = sum(len(value) for value in call.params.values() if isinstance(value, Raw))
-        self.is_booked: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.is_counted = True  # against the limits of the queue
-        self.line: LinkQueue | None = None
+    call: Call
+    link: CallLink
+    shares: tuple[Share, ...]  # of the limits of the queue, until it leaves
+    is_booked: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+    def release_shares(self) -> None:
+        for share in self.shares:
+            share.release()
 
 
-class LinkQueue:
-    """Queue of the calls that wait for one link. When a call of this link ends, `serve_next` gives its place to the
-    next one.
-    """
-
-    def __init__(self, link: CallLink, queue: "CallQueue") -> None:
-        self._link = link
-        self._queue = queue
-        self._turns: OrderedDict[str, deque[WaitingCall]] = OrderedDict()  # principal -> its calls; the next is first
-        link.on_room = self.serve_next
-
-    def append(self, waiting: WaitingCall) -> None:
-        waiting.line = self
-        self._turns.setdefault(waiting.principal, deque()).append(waiting)
-
-    def forget_left(self, principal: str) -> None:
-        """Remove a principal's first calls from the queue if they no longer wait.
-
-        Nothing else removes them while the link is full.
-        """
-        if (calls := self._turns.get(principal)) is None:
-            return
-        while calls and calls[0].is_booked.done():
-            calls.popleft()
-        if not calls:
-            del self._turns[principal]
-        self._end_if_empty()
-
-    def serve_next(self) -> None:
-        """Give the place of a call that has ended to the next waiting call, before a new call can take it."""
-        while self._turns and not self._queue.is_full(self._link):
-            principal, calls = self._turns.popitem(last=False)
-            waiting = calls.popleft()
-            self._queue.leave(waiting)
-            if calls:
-                self._turns[principal] = calls
-            if waiting.call.done:  # its client left meanwhile
-                waiting.is_booked.cancel()
-            elif not waiting.is_booked.done():
-                waiting.call.booked = self._link
-                self._link.booked += 1
-                waiting.is_booked.set_result(None)
-        self._end_if_empty()
-
-    def _end_if_empty(self) -> None:
-        if not self._turns and self._queue.lines.get(self._link) is self:
-            del self._queue.lines[self._link]
-            self._link.on_room = None
+# Principal -> its calls; the principal whose turn is next is first.
+Turns = OrderedDict[str, deque[WaitingCall]]
 
 
 class CallQueue:
@@ -210,23 +169,23 @@ class CallQueue:
 
     def __init__(self, is_full: IsFull) -> None:
         """Create an empty queue. `is_full` returns whether a link has no capacity for another call."""
-        self.is_full = is_full
-        self.count = 0
-        self.lines: dict[CallLink, LinkQueue] = {}
-        self._bytes = 0
-        self._usage: dict[str, tuple[int, int]] = {}  # principal -> calls and bytes
+        self.calls = SharedLimit(of_all=CALLS_MAX, of_each=CALLS_MAX // SHARES)
+        self.bytes = SharedLimit(of_all=BYTES_MAX, of_each=BYTES_MAX // SHARES)
+        self._is_full = is_full
+        self._turns: dict[CallLink, Turns] = {}
 
     def join(self, call: Call, link: CallLink) -> WaitingCall | None:
         """Add a call to the queue of a link, or return None if a limit is reached."""
-        waiting = WaitingCall(call)
-        calls, size = self._usage.get(waiting.principal, (0, 0))
-        is_queue_full = self.count >= CALLS_MAX or self._bytes + waiting.size > BYTES_MAX
-        if is_queue_full or calls >= CALLS_MAX // SHARES or size + waiting.size > BYTES_MAX // SHARES:
+        principal = call.caller.principal.name
+        size = sum(len(value) for value in call.params.values() if isinstance(value, Raw))
+        if (place := self.calls.hold(principal, 1)) is None:
             return None
-        self._count(waiting, 1)
-        if (line := self.lines.get(link)) is None:
-            line = self.lines[link] = LinkQueue(link, self)
-        line.append(waiting)
+        if (room := self.bytes.hold(principal, size)) is None:
+            place.release()
+            return None
+        waiting = WaitingCall(call, link, (place, room))
+        self._turns.setdefault(link, OrderedDict()).setdefault(principal, deque()).append(waiting)
+        link.on_room = partial(self._serve_next, link)
         return waiting
 
     async def wait(self, waiting: WaitingCall) -> bool:
@@ -239,26 +198,45 @@ class CallQueue:
             return waiting.is_booked.done()
         finally:
             waiting.is_booked.cancel()
-            self.leave(waiting)
+            waiting.release_shares()
+            self._forget_left(waiting.link, waiting.shares[0].party)
 
-    def leave(self, waiting: WaitingCall) -> None:
-        """Stop counting a call against the limits of the queue, and remove it from the queue of its link if it no
-        longer waits.
+    def _forget_left(self, link: CallLink, principal: str) -> None:
+        """Remove a principal's first calls from the queue of a link if they no longer wait.
+
+        Nothing else removes them while the link is full.
         """
-        if waiting.is_counted:
-            waiting.is_counted = False
-            self._count(waiting, -1)
-        if waiting.line is not None and waiting.is_booked.done():
-            waiting.line.forget_left(waiting.principal)
+        turns = self._turns.get(link)
+        calls = None if turns is None else turns.get(principal)
+        if turns is None or calls is None:
+            return
+        while calls and calls[0].is_booked.done():
+            calls.popleft()
+        if not calls:
+            del turns[principal]
+            self._end_if_empty(link)
 
-    def _count(self, waiting: WaitingCall, by: int) -> None:
-        self.count += by
-        self._bytes += by * waiting.size
-        calls, size = self._usage.get(waiting.principal, (0, 0))
-        if calls + by:
-            self._usage[waiting.principal] = (calls + by, size + by * waiting.size)
-        else:
-            self._usage.pop(waiting.principal, None)
+    def _serve_next(self, link: CallLink) -> None:
+        """Give the place of a call that has ended to the next waiting call, before a new call can take it."""
+        turns = self._turns[link]
+        while turns and not self._is_full(link):
+            principal, calls = turns.popitem(last=False)
+            waiting = calls.popleft()
+            waiting.release_shares()
+            if calls:
+                turns[principal] = calls
+            if waiting.call.done:  # its client left meanwhile
+                waiting.is_booked.cancel()
+            elif not waiting.is_booked.done():
+                waiting.call.booked = link
+                link.booked += 1
+                waiting.is_booked.set_result(None)
+        self._end_if_empty(link)
+
+    def _end_if_empty(self, link: CallLink) -> None:
+        if not self._turns[link]:
+            del self._turns[link]
+            link.on_room = None
 
 
 Settle = Callable[[], Awaitable[Any]]

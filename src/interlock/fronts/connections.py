@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 from interlock.approvals.trust.registrant import ClientCertificate
+from interlock.core.shared_limit import Share, SharedLimit
 from interlock.fronts.exchange import Head
 from interlock.net.protocol.address_scope import IpAddress, unmapped
 from interlock.wire.refusal import Refusal
@@ -158,85 +159,35 @@ class ConnectionTable:
     message_bytes: int
     note_refusal: NoteRefusal
     is_shared: IsShared
-    open: set["EndpointConnection"] = field(default_factory=set)
-    _open_of: dict[str, int] = field(default_factory=dict)  # by source
+    # With the place that each connection takes, unless many clients may share its address.
+    open: dict["EndpointConnection", Share | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.unknown = HeldBound(of_all=ENDPOINT_UNKNOWN_BYTES, of_peer=PEER_UNKNOWN_BYTES)
-        self.bodies = HeldBound(
+        self._places = SharedLimit(of_all=self.most, of_each=max(self.most // PEER_SHARE, 1))
+        self.unknown = SharedLimit(of_all=ENDPOINT_UNKNOWN_BYTES, of_each=PEER_UNKNOWN_BYTES)
+        self.bodies = SharedLimit(
             of_all=max(ENDPOINT_BYTES_MIN, ENDPOINT_MESSAGES_MAX * self.message_bytes),
-            of_peer=max(PEER_BYTES_MIN, PEER_MESSAGES_MAX * self.message_bytes),
+            of_each=max(PEER_BYTES_MIN, PEER_MESSAGES_MAX * self.message_bytes),
         )
 
     def enter(self, connection: "EndpointConnection", peer: IpAddress | None) -> bool:
         """Add a connection and return True, or return False if a limit is reached. `leave` removes the connection."""
         if len(self.open) >= self.most:
             return False
+        place = None
         if peer is not None and not self.is_shared(peer):
-            source = source_of(peer)
-            count = self._open_of.get(source, 0)
-            if count >= max(self.most // PEER_SHARE, 1):
+            place = self._places.hold(source_of(peer), 1)
+            if place is None:
                 return False
-            self._open_of[source] = count + 1
-        self.open.add(connection)
+        self.open[connection] = place
         return True
 
-    def leave(self, connection: "EndpointConnection", peer: IpAddress | None) -> None:
-        if connection not in self.open:
-            return
-        self.open.discard(connection)
-        if peer is not None and not self.is_shared(peer):
-            source = source_of(peer)
-            self._open_of[source] -= 1
-            if not self._open_of[source]:
-                del self._open_of[source]
+    def leave(self, connection: "EndpointConnection") -> None:
+        place = self.open.pop(connection, None)
+        if place is not None:
+            place.release()
 
     def sweep(self, now: float) -> None:
         """Close connections that have been slow, stuck or idle for too long."""
         for connection in list(self.open):
             connection.sweep(now)
-
-
-class HeldBound:
-    """A limit on the bytes of waiting requests, for all peers together and for each peer."""
-
-    def __init__(self, *, of_all: int, of_peer: int) -> None:
-        self._held = 0
-        self._held_max = of_all
-        self._by_peer: dict[str, int] = {}
-        self._peer_max = of_peer
-
-    def hold(self, peer: IpAddress | None, count: int) -> "HeldBytes | None":
-        """Reserve `count` bytes for a peer, or return None if a limit is reached."""
-        held = HeldBytes(self, source_of(peer))
-        return held if held.grow_to(count) else None
-
-    def change(self, source: str, by: int) -> bool:
-        of_peer = self._by_peer.get(source, 0) + by
-        if by > 0 and (of_peer > self._peer_max or self._held + by > self._held_max):
-            return False
-        self._held += by
-        if of_peer:
-            self._by_peer[source] = of_peer
-        else:
-            self._by_peer.pop(source, None)
-        return True
-
-
-@dataclass(eq=False)
-class HeldBytes:
-    """The bytes that are reserved for one request, until they are released."""
-
-    bound: HeldBound
-    source: str
-    count: int = 0
-
-    def grow_to(self, count: int) -> bool:
-        if not self.bound.change(self.source, count - self.count):
-            return False
-        self.count = count
-        return True
-
-    def release(self) -> None:
-        self.bound.change(self.source, -self.count)
-        self.count = 0

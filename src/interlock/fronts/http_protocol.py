@@ -24,7 +24,8 @@ import httptools
 import msgspec
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from interlock.fronts.connections import ConnectionTable, HeldBytes, address_of
+from interlock.core.shared_limit import Share
+from interlock.fronts.connections import ConnectionTable, address_of, source_of
 from interlock.fronts.exchange import Exchange, Head
 from interlock.net.http.messages import KNOWN_HEAD_BYTES_MAX, LARGE_READ_BYTES, BodyBuffer, read_key, varying_lines
 from interlock.net.protocol.address_scope import IpAddress, is_loopback
@@ -44,7 +45,7 @@ LINGER_S: Final = 2.0  # for a peer that goes on sending what was refused, until
 NOW: Final = -1.0  # the next sweep says when that was: asking the clock for every answer is dear
 NO_HEAD: Final = Head(b"", b"", [], False, True)
 
-Turn = tuple[Callable[[Any], None], Any, HeldBytes | None]
+Turn = tuple[Callable[[Any], None], Any, Share | None]
 
 
 class EndpointConnection(HttpToolsProtocol):
@@ -71,7 +72,7 @@ class EndpointConnection(HttpToolsProtocol):
         self._ignored_upgrade = False
         self._in_head = False
         self._head_bytes = 0
-        self._held: HeldBytes | None = None  # of the request that is arriving
+        self._held: Share | None = None  # of the request that is arriving
         self._head = NO_HEAD
         self.peer: IpAddress | None = None
         self.url = b""
@@ -86,7 +87,7 @@ class EndpointConnection(HttpToolsProtocol):
             self.refuse(TOO_MANY_CONNECTIONS)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self.table.leave(self, self.peer)
+        self.table.leave(self)
         exchange, self.exchange = self.exchange, None
         running, self.running = self.running, None
         self._release()
@@ -172,7 +173,7 @@ class EndpointConnection(HttpToolsProtocol):
     def is_idle(self) -> bool:
         return self.exchange is None and self.running is None
 
-    def _take_turn(self, begin: Callable[[Any], None], what: Any, held: HeldBytes | None = None) -> None:
+    def _take_turn(self, begin: Callable[[Any], None], what: Any, held: Share | None = None) -> None:
         if self.is_idle:
             begin(what)
         elif len(self.waiting) < PIPELINED_MAX:
@@ -329,7 +330,7 @@ class EndpointConnection(HttpToolsProtocol):
     def _hold(self, count: int) -> None:
         if self._held is None:
             bound = self.table.unknown if self._in_head else self.table.bodies
-            self._held = bound.hold(self.sender(self._head), count)
+            self._held = bound.hold(source_of(self.sender(self._head)), count)
             has_room = self._held is not None
         else:
             has_room = self._held.grow_to(count)
@@ -478,7 +479,7 @@ class McpProtocol(EndpointConnection):
             self.exchange = exchange
             self.endpoint.serve(exchange)
             return
-        if (held := self.table.bodies.hold(self.sender(head), len(body))) is None:
+        if (held := self.table.bodies.hold(source_of(self.sender(head)), len(body))) is None:
             self.refuse(NO_ROOM)
         else:
             self._take_turn(self._serve, exchange, held)
@@ -636,7 +637,7 @@ class McpProtocol(EndpointConnection):
             self._early_frames += data
 
     def _answer_upgrade(self, _: None) -> None:
-        self.table.leave(self, self.peer)
+        self.table.leave(self)
         self.handle_websocket_upgrade()
         if self._early_frames:
             socket: Any = self.transport.get_protocol()

@@ -172,14 +172,14 @@ class PublicEndpoint:
         if (credential := exchange.head.credential) is None:
             self._turn_away(exchange, bearers.without)
             return
-        held = self.connections.unknown.hold(exchange.protocol.sender(exchange.head), len(exchange.body))
+        source = source_of(exchange.protocol.sender(exchange.head))
+        held = self.connections.unknown.hold(source, len(exchange.body))
         if held is None:
             self._turn_away(exchange, _BUSY)
             return
 
         async def admit_later() -> None:
             try:
-                source = source_of(exchange.protocol.sender(exchange.head))
                 if not isinstance(who := await bearers.admit(credential, source), Principal):
                     self._turn_away(exchange, who)
                 elif not exchange.ended:  # the client may not have waited

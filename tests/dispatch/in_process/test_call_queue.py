@@ -49,7 +49,7 @@ async def slow(here: BudgetNode, monkeypatch: pytest.MonkeyPatch) -> AsyncIterat
     leaf = await here.leaf("slow", call=server.call)
     limit_calls(here.node, MOST, monkeypatch)
     yield server
-    assert here.node.calls.dispatch._queue.count == 0
+    assert here.node.calls.dispatch._queue.calls.held == 0
     assert here.node.calls.keepers["slow"].link.booked == 0
     assert here.node.calls.keepers["slow"].link.on_room is None
     leaf.hang_up()
@@ -118,11 +118,14 @@ async def test_a_call_waits_for_no_longer_than_the_limit(
     assert slow.began == MOST
 
 
-@pytest.mark.parametrize(("limit", "most"), [("CALLS_MAX", 2), ("BYTES_MAX", 2 * 1500)])
+@pytest.mark.parametrize(("limit", "most"), [("calls", 2), ("bytes", 2 * 1500)])
 async def test_a_principal_fills_no_more_than_its_share_of_the_queue(
     here: BudgetNode, slow: Slow, monkeypatch: pytest.MonkeyPatch, limit: str, most: int
 ) -> None:
-    monkeypatch.setattr(availability, limit, most)
+    shared = getattr(here.node.calls.dispatch._queue, limit)
+    assert shared.of_each == shared.of_all // availability.SHARES
+    monkeypatch.setattr(shared, "of_all", most)
+    monkeypatch.setattr(shared, "of_each", most // availability.SHARES)
     greedy = calls(here.client(who="client:ada"), MOST + 2, "ada")
     assert (await greedy[-1].error())["data"]["reason"] == "link_busy"
     other = calls(here.client(who="client:bob"), 1, "bob")
@@ -140,5 +143,5 @@ async def test_a_call_that_is_cancelled_while_it_waits_is_never_sent(here: Budge
     await until(lambda: len(slow.calls) == MOST)
     slow.answer_all()
     await assert_answered(first)
-    await until(lambda: here.node.calls.dispatch._queue.count == 0)
+    await until(lambda: here.node.calls.dispatch._queue.calls.held == 0)
     assert slow.began == MOST

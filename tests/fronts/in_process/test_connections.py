@@ -25,8 +25,8 @@ def test_one_peer_cannot_take_all_connections() -> None:
     assert not table.enter(one(), peer)
     assert table.enter(one(), site) and table.enter(one(), near)
     assert not table.enter(one(), ip_address("2001:db8::3"))  # of the same site
-    table.leave(mine[0], peer)
-    table.leave(mine[0], peer)
+    table.leave(mine[0])
+    table.leave(mine[0])
     assert table.enter(one(), peer) and not table.enter(one(), peer)
 
 
@@ -38,10 +38,10 @@ def test_programs_of_this_machine_share_an_address_and_have_the_bound_of_all() -
 
 def test_bytes_of_unknown_peers_take_no_memory_reserved_for_bodies() -> None:
     table = connections(8)
-    peer = ip_address("203.0.113.5")
+    peer = "203.0.113.5"
     assert table.unknown.hold(peer, PEER_UNKNOWN_BYTES) is not None
     assert table.unknown.hold(peer, 1) is None
     for number in range(ENDPOINT_UNKNOWN_BYTES // PEER_UNKNOWN_BYTES - 1):
-        assert table.unknown.hold(ip_address(f"198.51.100.{number}"), PEER_UNKNOWN_BYTES) is not None
-    assert table.unknown.hold(ip_address("192.0.2.1"), 1) is None
+        assert table.unknown.hold(f"198.51.100.{number}", PEER_UNKNOWN_BYTES) is not None
+    assert table.unknown.hold("192.0.2.1", 1) is None
     assert table.bodies.hold(peer, 4 * MESSAGE_BYTES) is not None
