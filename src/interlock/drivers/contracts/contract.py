@@ -13,6 +13,7 @@ docs/driver-calls.md lists the keys.
 
 import functools
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any, Final
 
 import msgspec
@@ -193,29 +194,23 @@ class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys((*ours.uris(inputs), *theirs.uris(arguments))))
 
 
+@dataclass(eq=False)
 class CompiledContract:
     """A contract with the drivers that serve it in one workspace."""
 
-    def __init__(
-        self,
-        contract: Contract,
-        providers: tuple[DriverProvider, ...],
-        *,
-        policy: resolver.SelectionPolicy,
-        pinned: str | None,
-        workspace: str,
-    ) -> None:
-        self.contract = contract
+    contract: Contract
+    providers: tuple[DriverProvider, ...]
+    policy: resolver.SelectionPolicy
+    pinned: str | None  # the driver that the operator pins
+    workspace: str
+
+    def __post_init__(self) -> None:
+        contract, providers = self.contract, self.providers
         self.timeout_s = contract.timeout_ms / 1000
-        self.workspace = workspace
-        self._providers = {provider.driver.key: provider for provider in providers}
-        self._policy = policy
-        self._pinned = pinned
         self._inputs = _compile({"type": "object", **contract.inputs})
         self._context = None if contract.context_schema is None else _compile(contract.context_schema)
         bindings = [provider.bindings[contract.id] for provider in providers if contract.id in provider.bindings]
         self._dropped = frozenset(name for each in bindings for name in each.schema_narrowing.drop_inputs)
-        self._all = providers
         self._checked = [each for each in providers if each.driver.health_check is not None]
         self._only = providers[0] if len(providers) == 1 and not self._checked else None
         self._decisions: dict[tuple[object, ...], ServingDecision] = {}
@@ -257,7 +252,7 @@ class CompiledContract:
                 return last[1]
         states: list[tuple[object, ...]] = [
             (provider.state, provider.code, provider.reason, provider.login, ident in provider.contract_ids)
-            for provider in self._all
+            for provider in self.providers
         ]
         if self._checked:
             states += [(provider.passed_at, provider.failed_at) for provider in self._checked]
@@ -281,17 +276,18 @@ class CompiledContract:
 
         A decision that used a failed health check does not stay valid, because the failure expires after some time.
         """
-        possible = [self._candidate(provider) for provider in self._all]
+        possible = [self._candidate(provider) for provider in self.providers]
         candidates = [each for each in possible if each is not None]
         request = resolver.SelectionRequest(
             contract=self.contract,
             inputs=frozenset(inputs),
             now=now,
-            pinned=self._pinned or pinned,  # what the operator pins wins over the driver of an earlier round
-            region=self._policy.region,
+            pinned=self.pinned or pinned,  # what the operator pins wins over the driver of an earlier round
+            region=self.policy.region,
         )
-        resolution = resolver.resolve(request, candidates, self._policy)
-        providers = tuple(self._providers[each.candidate.key] for each in resolution.ranked)
+        resolution = resolver.resolve(request, candidates, self.policy)
+        by_key = {provider.driver.key: provider for provider in self.providers}
+        providers = tuple(by_key[each.candidate.key] for each in resolution.ranked)
         row = encode_value(resolver.resolved_row(request, resolution))
         facts = tuple(facts_of(self.contract, each) for each in resolution.ranked)
         decision = ServingDecision(resolution, providers, row, facts)
@@ -307,7 +303,7 @@ class CompiledContract:
             version=self.contract.version,
             name=name,
             file=self.contract.places.file,
-            pinned=self._pinned,
+            pinned=self.pinned,
             decided_by=resolution.decided_by,
             ranked=tuple(
                 RankedDriver(driver=each.candidate.key, cost_units=each.cost_units) for each in resolution.ranked

@@ -475,8 +475,7 @@ class Contracts:
         made_of = (contract, providers, policy, pinned, workspace)
         entry = self._serving.get(contract.id)
         if entry is None or entry[0] != made_of:
-            served = CompiledContract(contract, providers, policy=policy, pinned=pinned, workspace=workspace)
-            entry = self._serving[contract.id] = (made_of, served)
+            entry = self._serving[contract.id] = (made_of, CompiledContract(*made_of))
         return entry[1]
 
     def _build_items(self, things: list[tuple[str, dict[str, Any], bool]], before: _ItemCache) -> Items:

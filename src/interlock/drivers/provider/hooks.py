@@ -305,16 +305,14 @@ PARSE: Final = "parse_tool_result"
 TRANSFORM: Final = "transform"
 
 
+@dataclass(eq=False)
 class DriverHooks:
     """The hooks of one driver, after they were loaded and checked."""
 
-    def __init__(
-        self, driver: Driver, entry: HookEntry, process: HookProcess, problems: tuple[FileProblem, ...]
-    ) -> None:
-        self.entry = entry
-        self.problems = problems
-        self.process = process
-        self._driver = driver
+    _driver: Driver
+    entry: HookEntry
+    process: HookProcess
+    problems: tuple[FileProblem, ...]
 
     def makes_arguments(self, bound: Bound) -> bool:
         """Return whether a hook takes part in making the arguments of calls."""

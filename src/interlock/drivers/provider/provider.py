@@ -22,7 +22,7 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -84,15 +84,16 @@ class DeclaredEras:
     def __init__(self, provider: "DriverProvider") -> None:
         self._eras: Eras = provider.environment.connector_parts.eras
         self._key = provider.driver.key
-        self._declared = Era.LEGACY if provider.driver.protocol_version in LEGACY_VERSIONS else None
+        self.declared = Era.LEGACY if provider.driver.protocol_version in LEGACY_VERSIONS else None
 
     def get(self, server: str) -> Era | None:
-        return self._eras.get(self._key) or self._declared
+        return self._eras.get(self._key) or self.declared
 
     def put(self, server: str, era: Era) -> None:
         self._eras.put(self._key, era)
 
 
+@dataclass(eq=False)
 class DriverProvider:
     """Service that runs the server of one trusted driver: it installs and starts the server, checks its tools, and
     lends its processes to calls.
@@ -100,21 +101,15 @@ class DriverProvider:
     Contracts and operations may read its attributes up to and including `settled`.
     """
 
-    def __init__(
-        self,
-        declared: Declared,
-        environment: DriverEnvironment,
-        *,
-        seal: TamperCheck | None = None,
-        on_changed: OnChanged | None = None,
-        on_step: OnStep | None = None,
-    ) -> None:
-        """Prepare to run the server of a driver, without starting anything.
+    declared: Declared
+    environment: DriverEnvironment
+    _: KW_ONLY
+    seal: TamperCheck | None = None  # checks that the folder still has the trusted content
+    on_changed: OnChanged | None = None  # called when it offers something different, not when only its state changes
+    on_step: OnStep | None = None  # called with each new state and its reason
 
-        `seal` checks that the folder still has the trusted content. `on_changed` is called when the driver offers
-        something different, but not when only its state changes. `on_step` is called with each new state and its
-        reason.
-        """
+    def __post_init__(self) -> None:
+        declared, environment = self.declared, self.environment
         if declared.driver is None:
             raise ValueError(f"{declared.key} is not fit to run")
         driver = self.driver = declared.driver
@@ -134,8 +129,6 @@ class DriverProvider:
         self.installed: Installed | None = None
         self.unlisted: str | None = None  # why something that it offers is not in the namespace
         self.settled = asyncio.Event()  # the first attempt has ended, whatever its result
-        self.environment = environment
-        self.seal = seal
         # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
         self.connector_parts = msgspec.structs.replace(
             environment.connector_parts,
@@ -148,10 +141,7 @@ class DriverProvider:
             ),
             eras=DeclaredEras(self),
         )
-        self._declared = declared
         self._longest_s = max((contract.timeout_ms for contract in declared.contracts.values()), default=0) / 1000
-        self._on_changed = on_changed
-        self._on_step = on_step
         self._hook_process: HookProcess | None = None
         if ENTRY in declared.files:
             self._hook_process = HookProcess(
@@ -255,7 +245,7 @@ class DriverProvider:
         again_s = INSTALL_AGAIN_S
         while True:
             async with self.connector_parts.limits.installs:
-                outcome = await self.environment.install(self.driver, self._declared.folder, report_progress)
+                outcome = await self.environment.install(self.driver, self.declared.folder, report_progress)
             if isinstance(outcome, Installed):
                 return outcome
             self._set_state(DriverState.UNAVAILABLE, outcome.code, outcome.reason)
@@ -272,7 +262,7 @@ class DriverProvider:
         while True:
             try:
                 async with self.connector_parts.limits.starting():
-                    self.hooks = await load_hooks(self.driver, self.bindings, self._declared.folder, process)
+                    self.hooks = await load_hooks(self.driver, self.bindings, self.declared.folder, process)
                 return True
             except HookFailed as failed:
                 message = f"{ENTRY}: {failed}"
@@ -292,7 +282,7 @@ class DriverProvider:
         """Create the keeper of a new process. `who` is the tenant or user that the process serves, or None for all
         callers.
         """
-        driver, environment, declared = self.driver, self.environment, self._declared
+        driver, environment, declared = self.driver, self.environment, self.declared
         assert self.installed is not None  # noqa: S101  (processes are made after the installation)
         plan = kind_of(driver.server).compile_plan(
             driver,
@@ -349,7 +339,7 @@ class DriverProvider:
         on_mismatch = self.environment.plan.on_mismatch
         entry = None if self.hooks is None else self.hooks.entry
         verdict = await asyncio.to_thread(
-            checks.check, self.driver, self._declared.contracts, listing, on_mismatch, self.bound, entry
+            checks.check, self.driver, self.declared.contracts, listing, on_mismatch, self.bound, entry
         )
         self._checked = digest, verdict
         return verdict
@@ -470,7 +460,7 @@ class DriverProvider:
                 await instance.keeper.restart()
 
         instances = self._instances
-        names = [name for name, entry in self._declared.secrets.items() if entry.slug == slug]
+        names = [name for name, entry in self.declared.secrets.items() if entry.slug == slug]
         if instances is None or not set(names) & {*self.driver.secret_names}:
             return ()
         for who in tuple(self._logins.expired):
@@ -488,13 +478,13 @@ class DriverProvider:
     def _set_state(self, state: DriverState, code: str | None, reason: str | None) -> None:
         if (state, code, reason) != (self.state, self.code, self.reason):
             self.state, self.code, self.reason = state, code, reason
-            if self._on_step is not None:
-                self._on_step(state, reason)
+            if self.on_step is not None:
+                self.on_step(state, reason)
             log.info("driver %s: %s%s", self.driver.segment, state.value, f" ({reason})" if reason else "")
 
     def _report_change(self) -> None:
-        if self._on_changed is not None:
-            self._on_changed(self)
+        if self.on_changed is not None:
+            self.on_changed(self)
 
     # Health
 
@@ -596,8 +586,8 @@ class DriverProvider:
 
     def _about(self) -> str:
         """Return a digest of everything on which the result of comparing the server with its contracts depends."""
-        contracts = [self._declared.contracts[each.index] for each in self.driver.implements]
-        return checks.about(self._declared.digest, self.installed, contracts)
+        contracts = [self.declared.contracts[each.index] for each in self.driver.implements]
+        return checks.about(self.declared.digest, self.installed, contracts)
 
     # For people
 
