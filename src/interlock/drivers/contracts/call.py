@@ -61,17 +61,8 @@ from interlock.mcp.modern_requests import mirror_headers
 from interlock.mcp.mrtr import read_input_required
 from interlock.mcp.results import result_to_legacy
 from interlock.mcp.tasks import declares_tasks, without_tasks
-from interlock.wire.jsonrpc.codec import (
-    CodecError,
-    Notification,
-    Response,
-    decode_array,
-    decode_object,
-    decode_value,
-    encode_result,
-    encode_value,
-    find_string,
-)
+from interlock.wire.jsonrpc import codec
+from interlock.wire.jsonrpc.codec import CodecError, Notification, Response
 from interlock.wire.refusal import (
     INTERNAL_ERROR,
     INVALID_PARAMS,
@@ -271,7 +262,7 @@ class LeasedCall(Call, eq=False, kw_only=True):
             result = result if isinstance(legacy_result, Refusal) else legacy_result
         if self.handler.timing is not None:
             result = self.handler.timing(self, result)
-        self._end(encode_result(self.client_id, result), outcome, 200)
+        self._end(codec.encode_result(self.client_id, result), outcome, 200)
 
     def release_lease(self) -> None:
         """Release the lease, if the call has one."""
@@ -359,7 +350,7 @@ class PassthroughCall(LeasedCall, eq=False, kw_only=True):
 def _hashes_to(response: Response, digest: str) -> bool:
     """Return whether a resources/read result has exactly one content whose SHA-256 digest is `digest`."""
     try:
-        (content,) = decode_value(response.result)["contents"]
+        (content,) = codec.decode_value(response.result)["contents"]
         data = base64.b64decode(content["blob"], validate=True) if "blob" in content else content["text"].encode()
     except (CodecError, KeyError, TypeError, ValueError, AttributeError, binascii.Error):
         return False
@@ -394,7 +385,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         """
         params = self.params
         try:
-            self.inputs = decode_value(params["arguments"]) if "arguments" in params else {}
+            self.inputs = codec.decode_value(params["arguments"]) if "arguments" in params else {}
         except CodecError:
             return Refusal(INVALID_PARAMS, "params.arguments cannot be read")
         if "requestState" in params:
@@ -501,7 +492,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         head = prepared.head
         if prepared.mirrored:
             head += mirror_headers(prepared.mirrored, arguments)
-        params: dict[str, Any] = {"name": prepared.wire_name, "arguments": Raw(encode_value(arguments))}
+        params: dict[str, Any] = {"name": prepared.wire_name, "arguments": Raw(codec.encode_value(arguments))}
         client_params = self.client_params
         for member in ("_meta", "inputResponses"):
             if member in client_params:
@@ -544,7 +535,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self._on_error_response(response, era)
             return
         try:
-            result = decode_value(response.result)
+            result = codec.decode_value(response.result)
         except CodecError:
             self.fail(DriverRefusal("output_parse_failed", "the server's result cannot be read"))
             return
@@ -571,7 +562,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         if isinstance(value, DriverRefusal):
             content: Sequence[Raw] = ()
             if value.code == "upstream_error":  # the server's own words are passed on
-                content = decode_array((decode_object(response.result) or {}).get("content", RAW_EMPTY)) or ()
+                content = (
+                    codec.decode_array((codec.decode_object(response.result) or {}).get("content", RAW_EMPTY)) or ()
+                )
             self.fail(value, content)
             return
         self._record_invocation(None)
@@ -584,9 +577,9 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             super().on_response(Response(response.id, whole, response.error), era)
 
     def _on_error_response(self, response: Response, era: Era) -> None:
-        members = decode_object(response.error) or {}
+        members = codec.decode_object(response.error) or {}
         try:
-            code = decode_value(members["code"])
+            code = codec.decode_value(members["code"])
         except (KeyError, CodecError):
             code = None
         if find_code(code) == URL_ELICITATION_REQUIRED:  # not a failure: a page has to be visited first
@@ -594,7 +587,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             super().on_response(response, era)
             return
         passing = find_code(code) == INTERNAL_ERROR or code in _PASSING_CODES
-        message = (find_string(members.get("message")) or "unknown")[:MESSAGE_CHARS_MAX]
+        message = (codec.find_string(members.get("message")) or "unknown")[:MESSAGE_CHARS_MAX]
         cause = {"code": code if isinstance(code, int) else None}  # AIP-tools-13
         self._on_server_error(DriverRefusal("upstream_error", message, retryable=passing, cause=cause))
 
