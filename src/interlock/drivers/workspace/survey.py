@@ -18,10 +18,11 @@ import os
 import platform
 import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
@@ -53,6 +54,9 @@ from interlock.process.sandbox.sandbox import link_roots
 from interlock.wire.jsontext.canonical import quoted
 
 CONFLICT: Final = "contract_conflict"
+
+Mark = TypeVar("Mark")
+Value = TypeVar("Value")
 
 _SEVERITY: Final = {"error": 0, "warning": 1, "note": 2}
 _NOWHERE: Final = Places(file="")
@@ -123,6 +127,26 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
         yield UngrantedSecret(slug=slug, problem=driver.places.problem("/server", code, message, hint, "warning"))
 
 
+class ReadCache(Generic[Mark, Value]):
+    """What was read at each path, with the mark that the path had then. As long as a path has the same mark, it is not
+    read again.
+    """
+
+    def __init__(self) -> None:
+        self._read: dict[Path, tuple[Mark | None, Value]] = {}
+
+    def get(self, path: Path, mark: Mark | None, read: Callable[[], Value]) -> Value:
+        """Return what is at a path. `read` reads it, if its mark is new or unknown (None)."""
+        before = self._read.get(path)
+        if before is None or mark is None or before[0] != mark:
+            before = self._read[path] = (mark, read())
+        return before[1]
+
+    def forget_others(self, paths: Collection[Path]) -> None:
+        """Forget everything that was read at other paths."""
+        self._read = {path: value for path, value in self._read.items() if path in paths}
+
+
 class Surveyor:
     """Reader of the driver files of one workspace. It remembers what it read, and later reads only files that have
     changed.
@@ -134,17 +158,18 @@ class Surveyor:
         self._roots = link_roots(plan)
         self._taken = configured_segments(plan)
         self._lookup = ContractLookup(plan.workspace)
-        self._parsed: dict[Path, tuple[bytes | None, ParsedFolder]] = {}
-        self._inventories: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
+        self._parsed: ReadCache[bytes, ParsedFolder] = ReadCache()
+        self._inventories: ReadCache[Stat, ParsedFile[SecretInventory]] = ReadCache()
 
     def survey(self, scan: ScanResult, remembered: Remembered) -> Declaration:
         """Return all drivers of the workspace, checked and with their contracts and secrets. `remembered` has the
         records of trust.
         """
-        parsed = [self._read_folder(folder) for folder in scan.folders]
-        self._parsed = {each.path: self._parsed[each.path] for each in parsed}
+        parsed = [self._parsed.get(each.path, each.mark, partial(self._read_folder, each)) for each in scan.folders]
+        self._parsed.forget_others({each.path for each in parsed})
         self._lookup.refresh(scan.contracts)
-        readings = self._read_inventories(scan)
+        readings = [self._inventories.get(path, mark, partial(_read_secrets, path)) for path, mark in scan.inventories]
+        self._inventories.forget_others({path for path, _ in scan.inventories})
         drivers = [self._declare(each, parsed, remembered) for each in _drop_repeated_drivers(parsed)]
         drivers = _agree_on_contracts(drivers, self._plan.workspace)
         shared = [reading.value for reading in readings if reading.value is not None]
@@ -165,10 +190,7 @@ class Surveyor:
         return self._plan.drivers.trust_workspace and declared.root.kind == "workspace"
 
     def _read_folder(self, location: FoundFolder) -> ParsedFolder:
-        """Parse the files of a driver folder. Return the previous result if nothing in the folder has changed."""
-        before = self._parsed.get(location.path)
-        if before is not None and before[0] == location.mark and location.mark is not None:
-            return before[1]
+        """Parse the files of a driver folder."""
         path, folder = location.path, read_folder(location)
         texts = folder.texts
         reading: ParsedFile[Driver] = ParsedFile()
@@ -185,7 +207,7 @@ class Surveyor:
             inventory.read_secrets(texts[SECRETS_FILE], str(path / SECRETS_FILE)) if SECRETS_FILE in texts else None
         )
         tools = {name: text for name, text in texts.items() if name.rpartition("/")[2] == TOOL_FILE}
-        parsed = ParsedFolder(
+        return ParsedFolder(
             root=location.root,
             path=path,
             reading=reading,
@@ -194,23 +216,6 @@ class Surveyor:
             digests=folder.digests,
             problems=(*folder.problems, *(secrets.problems if secrets is not None else ())),
         )
-        self._parsed[path] = (location.mark, parsed)
-        return parsed
-
-    def _read_inventories(self, scan: ScanResult) -> list[ParsedFile[SecretInventory]]:
-        """Return the secrets that the workspace's own SECRETS.md files describe. Only changed files are read again."""
-        readings: dict[Path, tuple[Stat | None, ParsedFile[SecretInventory]]] = {}
-        for path, status in scan.inventories:
-            before = self._inventories.get(path)
-            if before is not None and before[0] == status and status is not None:
-                readings[path] = before
-                continue
-            try:
-                readings[path] = (status, inventory.read_secrets(read_file(path)[0], str(path)))
-            except FolderUnreadable as fault:
-                readings[path] = (status, ParsedFile(problems=(_unreadable(path, fault),)))
-        self._inventories = readings
-        return [reading for _, reading in readings.values()]
 
     def _declare(self, parsed: ParsedFolder, folders: Sequence[ParsedFolder], remembered: Remembered) -> Declared:
         """Find the contracts of a driver, and check the driver against its surroundings.
@@ -373,15 +378,14 @@ class ContractLookup:
 
     def __init__(self, workspace: Path) -> None:
         self._workspace = workspace
-        self._readings: dict[Path, tuple[Stat, ContractFile]] = {}
+        self._readings: ReadCache[Stat, ContractFile] = ReadCache()
         self._below_tools: tuple[ContractFile, ...] = ()
         # Files that drivers name outside their folders, whether they exist or not. The next scan watches them.
         self.searched: set[Path] = set()
 
     def refresh(self, contracts: Sequence[tuple[Path, Stat | None]]) -> None:
         """Read the contracts below .tools, and forget files that are gone or not used any more."""
-        paths = {path for path, _ in contracts} | self.searched
-        self._readings = {path: reading for path, reading in self._readings.items() if path in paths}
+        self._readings.forget_others({path for path, _ in contracts} | self.searched)
         self.searched = set()
         files = (self._find_file(path) for path, _ in contracts if inside(path, self._workspace))
         self._below_tools = tuple(file for file in files if file is not None)
@@ -426,18 +430,7 @@ class ContractLookup:
     def _find_file(self, path: Path) -> ContractFile | None:
         """Return the contract in a file, or None if there is no such file. An unchanged file is not read again."""
         status = find_status(path)
-        if status is None:
-            return None
-        before = self._readings.get(path)
-        if before is not None and before[0] == status:
-            return before[1]
-        try:
-            data, digest = read_file(Path(os.path.realpath(path)))
-            file = ContractFile(path=path, reading=read_contract(data, str(path)), digest=digest)
-        except FolderUnreadable as fault:
-            file = ContractFile(path=path, reading=ParsedFile(problems=(_unreadable(path, fault),)))
-        self._readings[path] = (status, file)
-        return file
+        return None if status is None else self._readings.get(path, status, partial(_read_contract_file, path))
 
     def _find_by_id(
         self, driver: Driver, binding: ToolBinding, parsed: ParsedFolder, others: Sequence[ParsedFolder]
@@ -492,6 +485,22 @@ def _no_contract(driver: Driver, binding: ToolBinding, paths: Sequence[Path]) ->
 def _binding_problem(driver: Driver, binding: ToolBinding, code: str, message: str) -> FileProblem:
     hint = "write the path of a TOOL.md in the folder or the workspace, or the id of a contract below .tools"
     return driver.places.problem(f"{binding.pointer}/tool", code, message, hint)
+
+
+def _read_contract_file(path: Path) -> ContractFile:
+    try:
+        data, digest = read_file(Path(os.path.realpath(path)))
+    except FolderUnreadable as fault:
+        return ContractFile(path=path, reading=ParsedFile(problems=(_unreadable(path, fault),)))
+    return ContractFile(path=path, reading=read_contract(data, str(path)), digest=digest)
+
+
+def _read_secrets(path: Path) -> ParsedFile[SecretInventory]:
+    """Return the secrets that a SECRETS.md of the workspace itself describes."""
+    try:
+        return inventory.read_secrets(read_file(path)[0], str(path))
+    except FolderUnreadable as fault:
+        return ParsedFile(problems=(_unreadable(path, fault),))
 
 
 def _unreadable(path: Path, fault: FolderUnreadable) -> FileProblem:
