@@ -128,8 +128,8 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
 
 
 class ReadCache(Generic[Mark, Value]):
-    """What was read at each path, with the mark that the path had then. As long as a path has the same mark, it is not
-    read again.
+    """Cache of what was read at each path, with the mark that the path had then. As long as a path has the same mark,
+    it is not read again.
     """
 
     def __init__(self) -> None:
