@@ -13,7 +13,7 @@ from interlock.approvals.cli.keys import FromDescriptor, OperatorKeys, anchor_li
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.terminal.errors import BadUsage, Unreachable
 from interlock.cli.terminal.text import local_time
-from interlock.config.toml_text import toml_text
+from interlock.config.toml_text import toml_lines, toml_text
 from interlock.crypto.jose import format_key, read_key_untrusted, thumbprint
 from interlock.crypto.signing import KeyFileError, make_signing_key
 from interlock.net.protocol.dns import find_dns_name
@@ -224,9 +224,8 @@ def anchor(
     if out.as_json:
         out.json({"anchor": entry, "kid": public.kid, "file": str(path.absolute()), "made": is_new})
         return
-    out.line("[[anchor]]")
-    for word, value in entry.items():
-        out.line(f"{word} = {toml_text(value)}")
+    for line in anchor_lines(entry):
+        out.line(line)
     out.remark(f"{'made' if is_new else 'used'} the private key {path}; it stays here")
     out.remark("paste the lines into interlock.toml of the parent; we sign at each registration with an `authority`")
 
@@ -311,13 +310,13 @@ def _print_certificate(invocation: Invocation, name: str, issued: "Issued", name
         return
     out.line(f"# interlock.toml of {name}, for those who dial it")
     out.line("[node]")
-    for key, value in {**paths, "client_ca": ca}.items():
-        out.line(f"{key} = {toml_text(value)}")
+    for line in toml_lines({**paths, "client_ca": ca}):
+        out.line(line)
     out.line()
     out.line(f"# interlock.toml of {name}, where it dials a parent: below url and segment")
     out.line("# [[ax.parents]]")
-    for key, value in {**paths, "ca_file": ca}.items():
-        out.line(f"# {key} = {toml_text(value)}")
+    for line in toml_lines({**paths, "ca_file": ca}):
+        out.line(f"# {line}")
     if issued.authority_made:
         out.remark(f"made a CA; {CA_KEY} beside it signs for every node and is copied nowhere")
     out.remark(f"for {', '.join(names)}, until {local_time(expires, '%Y-%m-%d')}; on another machine copy")
@@ -376,11 +375,11 @@ def key(
         public = keys.make(name, kind, None if no_passphrase else lambda: choose_passphrase(name, passphrase_fd))
     if public is None:
         raise keys.unknown(name)
-    out, file, tools = invocation.out, keys.file(name), approves or ["*"]
+    out, file, entry = invocation.out, keys.file(name), {"name": name, "key": public, "approves": approves or ["*"]}
     if out.as_json:
-        out.json({"anchor": {"name": name, "key": public, "approves": tools}, "file": str(file), "made": not show})
+        out.json({"anchor": entry, "file": str(file), "made": not show})
         return
-    for line in anchor_lines(name, public, tools):
+    for line in anchor_lines(entry):
         out.line(line)
     out.remark(f"{'used' if show else 'made'} the private key {file}; it stays here")
     out.remark(_WHERE_IT_BELONGS)
@@ -442,13 +441,12 @@ def passkey(
     """
     from interlock.approvals.cli.keys import enrol
 
-    tools = approves or ["*"]
     invitation = enrol(invocation, name)
     out = invocation.out
+    entry = {"name": invitation.name, "passkey": invitation.passkey or "", "approves": approves or ["*"]}
     if out.as_json:
-        anchor = {"name": invitation.name, "passkey": invitation.passkey, "approves": tools}
-        out.json({"anchor": anchor, "thumbprint": invitation.thumbprint})
+        out.json({"anchor": entry, "thumbprint": invitation.thumbprint})
         return
-    for line in anchor_lines(invitation.name, invitation.passkey or "", tools, source="passkey"):
+    for line in anchor_lines(entry):
         out.line(line)
     out.remark(_WHERE_IT_BELONGS)

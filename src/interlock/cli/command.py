@@ -20,6 +20,7 @@ from shlex import quote
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, cast
 
 import typer
+from msgspec.structs import asdict
 
 from interlock.cli.terminal.errors import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, EXIT_REFUSED, Unreachable
 from interlock.cli.terminal.output import Output
@@ -294,7 +295,7 @@ def load_configuration(
         named = f" {quote(invocation.config)}" if invocation.config else ""
         hint = first.hint if first.hint and not rest else f"interlock check{named} shows every problem"
         details = {"problems": [problem_value(problem) for problem in invalid.problems]}
-        raise Refused("config_invalid", f"{at_place(first)}{first.message}{more}", hint=hint, details=details) from None
+        raise Refused("config_invalid", f"{first.prefix}{first.message}{more}", hint=hint, details=details) from None
 
 
 def find_running_folder(invocation: Invocation) -> Path | None:
@@ -313,15 +314,6 @@ def find_running_folder(invocation: Invocation) -> Path | None:
     return folder.absolute() if (folder / "run" / "admin.sock").exists() else None
 
 
-def at_place(problem: "Problem") -> str:
-    """Return the place of a problem as `file:line:column: `, which editors and terminals recognise, or an empty string
-    if the place is unknown.
-    """
-    place = ":".join(str(part) for part in (problem.file, problem.line, problem.column) if part is not None)
-    return f"{place}: " if place else ""
-
-
 def problem_value(problem: "Problem") -> dict[str, object]:
-    members = ("file", "line", "column", "key", "message", "hint")
-    fields: dict[str, object] = {name: getattr(problem, name) for name in members}
-    return fields if problem.code is None else fields | {"code": problem.code}
+    """Return the members of a problem as --json prints them. The code is left out if the problem has none."""
+    return {name: value for name, value in asdict(problem).items() if name != "code" or value is not None}

@@ -34,10 +34,16 @@ class Problem(msgspec.Struct, frozen=True, kw_only=True):
     hint: str | None = None
     code: str | None = None  # where the fault has a public one
 
-    def __str__(self) -> str:
+    @property
+    def prefix(self) -> str:
+        """Return the place as `file:line:column: `, which editors and terminals recognise, or an empty text if the
+        place is unknown.
+        """
         place = ":".join(str(part) for part in (self.file, self.line, self.column) if part is not None)
-        text = f"{self.message}; {self.hint}" if self.hint else self.message
-        return f"{place}: {text}" if place else text
+        return f"{place}: " if place else ""
+
+    def __str__(self) -> str:
+        return f"{self.prefix}{self.message}; {self.hint}" if self.hint else f"{self.prefix}{self.message}"
 
 
 class ConfigInvalid(Exception):

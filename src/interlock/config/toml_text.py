@@ -150,6 +150,11 @@ class _Scanner:
         return bisect_right(self._line_ends, self._at) + 1
 
 
+def toml_lines(table: Mapping[str, Any]) -> list[str]:
+    """Return the members of a table as TOML, one line for each."""
+    return [f"{name} = {toml_text(value)}" for name, value in table.items()]
+
+
 def toml_text(value: Any) -> str:
     """Return a value as TOML on one line."""
     match value:

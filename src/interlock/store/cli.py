@@ -4,6 +4,7 @@ import sys
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
+from msgspec import to_builtins
 
 from interlock.cli.command import Invocation, verb, verb_app
 from interlock.cli.terminal.drawing import poll
@@ -17,7 +18,6 @@ if TYPE_CHECKING:
     from interlock.cli.client.offline import StoredAudit
     from interlock.cli.client.operator import Answer
     from interlock.store.api import AuditRecord
-    from interlock.store.audit_chain import Break
 
 FOLLOW_S = 0.5
 CALL = "tools/call"  # of every other method, its name is shown too
@@ -143,9 +143,9 @@ def verify(invocation: Invocation) -> None:
         head = {"sequence": verdict.last.sequence, "hash": verdict.last.hash.hex()}
         start = {"sequence": verdict.start.sequence, "hash": verdict.start.hash.hex()}
         report = {"intact": verdict.intact, "records": verdict.records, "start": start, "last": head}
-        report["broken"] = _flaw(broken)
+        report["broken"] = to_builtins(broken)
         if names is not None:
-            report["names"] = {"intact": names.intact, "records": names.records, "broken": _flaw(names_broken)}
+            report["names"] = {"intact": names.intact, "records": names.records, "broken": to_builtins(names_broken)}
         out.json(report)
     elif broken is None:
         out.line(f"intact: {count(verdict.records, 'record')}, the last is {verdict.last.sequence}")
@@ -160,10 +160,6 @@ def verify(invocation: Invocation) -> None:
         out.line(f"the log of the registry of names is BROKEN at {place}: {names_broken.reason}")
     if broken is not None or names_broken is not None:
         raise typer.Exit(EXIT_REFUSED)
-
-
-def _flaw(broken: "Break | None") -> dict[str, object] | None:
-    return None if broken is None else {"sequence": broken.sequence, "flaw": str(broken.flaw), "reason": broken.reason}
 
 
 @verb(app, "export")

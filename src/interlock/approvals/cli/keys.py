@@ -10,7 +10,7 @@ import os
 import sys
 import time
 import tomllib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -24,7 +24,7 @@ from interlock.cli.terminal.errors import BadUsage, Waits
 from interlock.cli.terminal.output import confirm
 from interlock.cli.terminal.text import as_typed
 from interlock.config.folders import config_folder
-from interlock.config.toml_text import toml_text
+from interlock.config.toml_text import toml_lines
 from interlock.crypto import signing
 from interlock.wire.refusal import Refused
 
@@ -203,10 +203,9 @@ class OperatorKeys:
         return self.file(name).with_suffix(".pub")
 
 
-def anchor_lines(name: str, public: str, approves: Sequence[str], *, source: str = "key") -> list[str]:
-    """Return the configuration lines of an [[anchor]] entry for the key."""
-    entry = {"name": name, source: public, "approves": list(approves)}
-    return ["[[anchor]]", *(f"{word} = {toml_text(value)}" for word, value in entry.items())]
+def anchor_lines(entry: Mapping[str, object]) -> list[str]:
+    """Return the configuration lines of an [[anchor]] entry."""
+    return ["[[anchor]]", *toml_lines(entry)]
 
 
 def own_name() -> str:
@@ -223,6 +222,11 @@ def own_name() -> str:
 ABOUT = "# Whose signature releases calls that cannot be undone (interlock approve ID)."
 
 
+def anchor_toml(entry: Mapping[str, object]) -> str:
+    """Return the text that adds an [[anchor]] entry to a configuration."""
+    return "\n".join((ABOUT, *anchor_lines(entry), ""))
+
+
 class OwnKey(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     public: str
@@ -230,7 +234,7 @@ class OwnKey(msgspec.Struct, frozen=True, kw_only=True):
     is_new: bool
 
     def toml(self) -> str:
-        return "\n".join((ABOUT, *anchor_lines(self.name, self.public, ("*",)), ""))
+        return anchor_toml({"name": self.name, "key": self.public, "approves": ["*"]})
 
     def as_json(self) -> dict[str, object]:
         return {"name": self.name, "key": self.public, "file": str(self.file), "made": self.is_new}
@@ -304,10 +308,9 @@ def add_passkey(invocation: Invocation, path: Path, name: str | None) -> None:
     if chosen in taken:
         raise Refused("exists", f"{path} has an anchor {chosen} already", hint="name this one with --key NAME")
     invitation = enrol(invocation, chosen)
-    lines = anchor_lines(invitation.name, invitation.passkey or "", ("*",), source="passkey")
-    append(path, "\n".join((ABOUT, *lines, "")), hint=f"interlock access passkey {chosen} prints what belongs into it")
+    anchor = {"name": invitation.name, "passkey": invitation.passkey or "", "approves": ["*"]}
+    append(path, anchor_toml(anchor), hint=f"interlock access passkey {chosen} prints what belongs into it")
     if invocation.out.as_json:
-        anchor = {"name": invitation.name, "passkey": invitation.passkey, "approves": ["*"]}
         config = str(path.absolute())
         invocation.out.json({"config": config, "anchor": anchor, "thumbprint": invitation.thumbprint})
         return

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from msgspec import to_builtins
 
-from interlock.cli.command import Invocation, at_place, problem_value, read_configuration, verb, verb_app
+from interlock.cli.command import Invocation, problem_value, read_configuration, verb, verb_app
 from interlock.cli.terminal.errors import EXIT_REFUSED, BadUsage
 from interlock.cli.terminal.text import count, one_line
 
@@ -252,7 +252,7 @@ def _draw_problem(invocation: Invocation, problem: "Problem", word: str, style: 
 
     # Each on one line however long: editors and terminals turn file:line into a link.
     console = invocation.out.console
-    head = Text.assemble((at_place(problem), "bold"), (word, style), ": ", one_line(problem.message))
+    head = Text.assemble((problem.prefix, "bold"), (word, style), ": ", one_line(problem.message))
     if problem.code is not None:
         head.append(f" [{problem.code}]", style="dim")
     console.print(head, soft_wrap=True)

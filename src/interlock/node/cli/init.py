@@ -277,11 +277,11 @@ def starter_toml(*, workspace: Path = Path("/"), is_sandboxed: bool = True) -> s
     `workspace` is the folder of the file, which contains `FOLDERS`. `is_sandboxed` says whether this machine supports
     sandboxes.
     """
-    from interlock.config.toml_text import toml_text
+    from interlock.config.toml_text import toml_lines, toml_text
 
     blocks = [_HEAD]
     for segment, (about, table) in EXAMPLES.items():
-        lines = [f"[servers.{segment}]", *(f"{name} = {toml_text(value)}" for name, value in table.items())]
+        lines = [f"[servers.{segment}]", *toml_lines(table)]
         if segment == "memory":
             lines.append(f"env = {toml_text({_MEMORY: str(workspace / 'memory' / 'memory.jsonl')})}")
         limits = ["egress = []   # a sandbox without network"]

@@ -25,7 +25,7 @@ import msgspec
 
 from interlock.access.api import Token
 from interlock.cli.client.offline import has_stored_approver
-from interlock.cli.command import Invocation, at_place, read_configuration
+from interlock.cli.command import Invocation, read_configuration
 from interlock.cli.terminal.text import count
 from interlock.config.load import ConfigInvalid, Loaded
 from interlock.config.plan import Plan, Spawn
@@ -101,7 +101,7 @@ def examine(invocation: Invocation) -> Examination:
         broken = [
             Finding(
                 check="configuration",
-                problem=f"{at_place(invalid_setting)}{invalid_setting.message}",
+                problem=f"{invalid_setting.prefix}{invalid_setting.message}",
                 remedy=invalid_setting.hint or hint,
                 command=hint,
             )
@@ -135,7 +135,7 @@ def _configuration(set_up: SetUp) -> Findings:
         unmatched = unmatched_principals(set_up.loaded, set_up.tokens)
         for problem in (*set_up.loaded.warnings, *missing_on_machine(set_up.loaded), *unmatched):
             hint = problem.hint or "interlock check shows the place"
-            yield f"{at_place(problem)}{problem.message}", hint, hint if hint.startswith("interlock ") else None
+            yield f"{problem.prefix}{problem.message}", hint, hint if hint.startswith("interlock ") else None
     state = set_up.status.configuration if set_up.status is not None else None
     if state is not None and state.problem:
         yield f"the running node cannot use the changed configuration: {state.problem}", "correct it", "interlock check"
@@ -270,7 +270,7 @@ def _drivers(set_up: SetUp) -> Findings:
     from interlock.drivers.cli.folder_check import check_drivers  # imported only if there are drivers
 
     for problem in check_drivers(set_up.plan, None, against=None, upstream=False).errors:
-        yield f"{at_place(problem)}{problem.message}", problem.hint or "correct its files", "interlock check"
+        yield f"{problem.prefix}{problem.message}", problem.hint or "correct its files", "interlock check"
 
 
 def _parents(set_up: SetUp) -> Findings:
