@@ -26,6 +26,7 @@ from interlock.config.plan import AccessRule
 from interlock.core.audit_record import AuditRecord
 from interlock.core.calls.caller import Principal, principal_for
 from interlock.core.clock import Clock, rfc3339
+from interlock.core.views import view_of
 from interlock.store.ports import Change, StoreError
 from interlock.store.tokens import GrantedRoom, Scope, TokenAudience, TokenRecord, TokenTable, find_audience, token_hash
 
@@ -301,16 +302,7 @@ class TokenRegistry:
         if record.audience == "subserver":
             scope = registrant_scope(f"subserver:{record.name}", self.rules, record.scope).value
         room = msgspec.convert(record.room, RoomOfToken | None, from_attributes=True)
-        return Token(
-            id=record.id,
-            name=record.name,
-            audience=record.audience,
-            scope=scope,
-            created_at=rfc3339(record.created_at),
-            expires_at=rfc3339(record.expires_at) if record.expires_at is not None else None,
-            last_used_at=rfc3339(record.last_used_at) if record.last_used_at is not None else None,
-            room=room or UNSET,
-        )
+        return view_of(Token, record, scope=scope, room=room or UNSET)
 
 
 def _roles(record: TokenRecord) -> frozenset[str]:
@@ -342,8 +334,7 @@ def is_ours(principal: str) -> bool:
 
 def issued_token(token: str, record: TokenRecord) -> IssuedToken:
     """Return a new token with its secret value, in the form that its creator sees only once."""
-    ends = rfc3339(record.expires_at) if record.expires_at is not None else None
-    return IssuedToken(token=token, id=record.id, name=record.name, audience=record.audience, expires_at=ends)
+    return view_of(IssuedToken, record, token=token)
 
 
 def keep_recent(table: dict[K, V], key: K, value: V, most: int = KNOWN_MAX) -> None:

@@ -25,6 +25,7 @@ from interlock.catalog.routes import CHANGED, LinkItems, Route, era_of
 from interlock.core.calls.caller import ClientRequest, Principal, ViewKey
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as
+from interlock.core.views import view_of
 from interlock.dispatch.absent_tools import AbsentTools
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import Skill, Skills
@@ -326,14 +327,10 @@ def _surface(route: Route, advice: SiblingAdvice | None) -> api.ToolSurface | Un
             warning=f"{advice.code}: {advice.reason}",
         )
     judged = route.surface.judgement
-    return api.ToolSurface(
-        name=judged.name,
-        verdict=judged.verdict.value,
-        status=None if judged.status is None else judged.status.value,
-        digest=judged.digest,
+    return view_of(
+        api.ToolSurface,
+        judged,
         registered=judged.registered_digest,
-        revision=judged.revision,
-        notes=judged.notes,
         differences=tuple(map(str, judged.differences)),
         refused=route.is_refused,
         warning=route.surface.warning,

@@ -10,9 +10,10 @@ from msgspec import UNSET
 from interlock.approvals.secret_bindings import SecretBindings
 from interlock.config.secret_uses import referenced_secrets
 from interlock.core.audit_record import AuditRecord
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.clock import Clock
 from interlock.core.operator_errors import refused_as
 from interlock.core.recorder import Recorder
+from interlock.core.views import view_of
 from interlock.credentials import api
 from interlock.credentials.secret_references import Unobtainable, secret_line
 from interlock.credentials.service import CredentialService
@@ -140,13 +141,7 @@ class ConsentOperations:
         except Unobtainable as error:
             raise Refused("auth_failed", str(error), {"segment": segment}) from None
         left_s = consent.expires_at - self.clock.now()
-        return api.Consent(
-            segment=segment,
-            url=consent.url,
-            issuer=consent.issuer,
-            scopes=tuple(consent.scopes),
-            expires_at=rfc3339(self.clock.wall() + left_s),
-        )
+        return view_of(api.Consent, consent, segment=segment, expires_at=self.clock.wall() + left_s)
 
     @handles(api.TAKE_OAUTH_RETURN)
     async def take_return(self, parameters: list[tuple[str, str]]) -> ConsentPage:

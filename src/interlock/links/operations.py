@@ -15,6 +15,7 @@ from interlock.catalog.routes import Route, below
 from interlock.config.plan import Spawn
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import USABLE, LinkState
+from interlock.core.views import view_of
 from interlock.drivers.protocol.server_name import server_name
 from interlock.guard.budgets import Budgets
 from interlock.links import api
@@ -185,18 +186,16 @@ class LinkOperations:
         register = session.register
         standing = self.registrar.engine.find(link.segment)
         rule = self.registrar.find_rule(session.session_id)
-        return api.Registration(
-            subserver_id=register.subserver_id,
+        return view_of(
+            api.Registration,
+            register,
             principal=session.peer.principal,
             authority=f"dns:{register.authority}" if register.authority is not None else None,
             verified=session.peer.proved,
-            auth_scope=session.auth_scope.value,
-            transport_class=register.transport_class,
-            version=register.version,
-            heartbeat_interval_ms=register.heartbeat_interval_ms,
-            registered_at=rfc3339(link.registered_wall),
+            auth_scope=session.auth_scope,
+            registered_at=link.registered_wall,
             session=masked_session(session.session_id),
-            liveness=standing.state.value if standing is not None else None,
+            liveness=standing.state if standing is not None else None,
             aggregators=len(standing.subtree_ids or ()) if standing is not None else 0,
             secure_by=rule.secure_by if rule is not None else None,
             unwanted_notifications=link.unwanted,
@@ -206,16 +205,15 @@ class LinkOperations:
 
 def _own_link(keeper: OwnKeeper) -> api.OwnLink:
     link = keeper.link
-    return api.OwnLink(
+    return view_of(
+        api.OwnLink,
+        link.standing,
+        link,
         segment=link.name,
         principal=link.owner or "",
         per="session" if link.client is not None else "capabilities" if link.owner is None else "principal",
-        state=link.standing.state.value,
-        reason=link.standing.reason,
-        since=rfc3339(link.standing.since_wall),
-        pid=link.pid,
+        since=link.standing.since_wall,
         in_flight=link.booked,
-        calls=link.calls,
         idle_s=int(keeper.idle_s),
     )
 
@@ -296,15 +294,13 @@ def _find_device(link: Link) -> api.Device | None:
         return None
     session, counters = link.device, link.device.counters
     described = session.description.link
-    return api.Device(
+    return view_of(
+        api.Device,
+        counters,
         profile=session.description.profile,
         port=described.port or described.address or described.host or described.channel,
-        sent=counters.sent,
-        received=counters.received,
-        retries=counters.retries,
         discarded=dict(sorted(session.discarded.items())),
-        unplugged=counters.unplugged,
         waiting=session.requests.waiting,
-        seen=None if counters.seen_wall is None else rfc3339(counters.seen_wall),
+        seen=counters.seen_wall,
         missing=session.missing,
     )

@@ -20,10 +20,11 @@ from interlock.catalog.catalog import Catalog
 from interlock.catalog.routes import Route
 from interlock.core.feed import AsyncFeed
 from interlock.core.recorder import Recorder
+from interlock.core.views import view_of
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.names import api
 from interlock.names.actions import name_check, name_verification, outcome_document
-from interlock.names.protocol.entry import PUBLIC, RegistryEntry, copied
+from interlock.names.protocol.entry import PUBLIC, RegistryEntry
 from interlock.names.protocol.judgement import SchemaPair
 from interlock.names.protocol.publication import MEDIA_TYPES, Form, is_overdue, published_entry
 from interlock.names.protocol.registry import NameProposal, NameRequest
@@ -89,7 +90,7 @@ class NameOperations:
                     pins.append(Pin(tool=route.qualified, digest=digest, argument=argument, returned=returned or NONE))
         for pin in pins:
             await (self._pins.remove(pin.tool) if body.remove else self._pins.put(pin))
-        pinned = [copied(pin, api.PinnedTool) for pin in pins]
+        pinned = [view_of(api.PinnedTool, pin) for pin in pins]
         if not pinned:
             raise NotFound("tool", name, sorted({route.original for route in self._routes()}))
         for segment in sorted({routes[tool.tool].link.segment for tool in pinned if tool.tool in routes}):
@@ -215,7 +216,7 @@ class NameOperations:
     async def prefixes(self) -> api.NamePrefixes:
         await self._refresh()
         holders = self._state.registry.holders
-        return api.NamePrefixes(prefixes=tuple(copied(holders[prefix], api.NamePrefix) for prefix in sorted(holders)))
+        return api.NamePrefixes(prefixes=tuple(view_of(api.NamePrefix, holders[prefix]) for prefix in sorted(holders)))
 
     @handles(api.PUBLISH)
     async def publish(self, form: Form) -> File:
@@ -239,10 +240,9 @@ class NameOperations:
         self, entry: RegistryEntry, offers: Sequence[tuple[str, str]], calls: Mapping[str, int] | None
     ) -> api.NameSummary:
         """Return the summary of an entry. `offers` are pairs of a server's segment and a tool's qualified name."""
-        return copied(
-            entry,
+        return view_of(
             api.NameSummary,
-            status=entry.status.value,
+            entry,
             is_trusted=self._state.is_trusted(entry),
             is_overdue=is_overdue(entry, self._state.today),
             is_unconfirmed=is_unconfirmed(entry, self._state.today),

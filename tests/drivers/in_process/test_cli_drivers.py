@@ -53,7 +53,7 @@ def test_a_driver_is_shown_with_all_that_matters_trusted_and_asked_about_again(i
     assert "+description: Reads two files." in changed.out
     assert states(inline) == {"files-mcp": "untrusted"}
     trail = inline("audit", "export").out
-    assert '"method":"drivers/trust","tool":"files","driver":"files-mcp@1"' in trail
+    assert '"method":"drivers/trust","tool":"files"' in trail and '"driver":"files-mcp@1"' in trail
     assert '"policy_tags":["pii-safe"]' in trail
 
 

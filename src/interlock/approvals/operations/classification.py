@@ -24,6 +24,7 @@ from interlock.catalog.routes import Route
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
+from interlock.core.views import view_of
 from interlock.drivers.protocol.binding import effects
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.gate.protocol.proofs import ProofQuestion
@@ -74,17 +75,10 @@ class ClassificationOperations:
             else:
                 proposed = effects.propose_stricter_class(route.original, doubt)
             description = find_value(route.item, "description")
-            proposal = api.ClassProposal(
-                tool=route.qualified,
-                digest=route.digest,
-                tool_class=proposed.tool_class,
-                by=proposed.by,
-                question=proposed.question,
-                doubt=doubt,
-                is_open=route.is_open,
-                description=description if isinstance(description, str) else None,
+            description = description if isinstance(description, str) else None
+            proposals.append(
+                view_of(api.ClassProposal, proposed, route, tool=route.qualified, doubt=doubt, description=description)
             )
-            proposals.append(proposal)
         proposals.sort(key=lambda proposal: proposal.tool)
         return api.ClassProposals(aggregator_id=self.aggregator_id, tools=tuple(proposals))
 

@@ -22,6 +22,7 @@ from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.operator_errors import refused_as
+from interlock.core.views import view_of
 from interlock.gate.protocol.held_call import read_proof_untrusted
 from interlock.operator.operation import CHANGED, handles
 from interlock.wire.jsontext.canonical import AmbiguousJson, read_untrusted
@@ -186,18 +187,16 @@ class GrantOperations:
     def _view(self, stored: StoredGrant, calls: dict[str, list[str]] | None = None) -> grants_api.Grant:
         grant, over = stored.grant, self.grants.find_end_reason(stored.grant.id)
         used = (self._calls() if calls is None else calls).get(f"{DECIDED_BY}{grant.id}", [])
-        return grants_api.Grant(
+        return view_of(
+            grants_api.Grant,
+            stored,
+            stored.proof,
             terms=grant,
             digest=grant_terms.grant_digest(grant),
             words=words(grant),
             state="active" if over is None else "over",
             over=over,
-            used=stored.used,
-            used_at=None if stored.used_at is None else rfc3339(stored.used_at),
-            signed_at=rfc3339(stored.signed_at),
             until=None if grant.until is None else rfc3339(grant.until),
-            anchor=stored.proof.anchor,
-            signed_by=stored.signed_by,
             approvals=tuple(used[-CALLS_SHOWN_MAX:]),
         )
 

@@ -12,10 +12,9 @@ one, the setup code that the terminal of the node shows.
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from enum import Enum
 from typing import Any, Final, TypeVar
 
-from msgspec import Raw, Struct
+from msgspec import Raw
 
 from interlock.approvals import api
 from interlock.approvals.audit import subject_name
@@ -28,8 +27,9 @@ from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.operator_keys import OperatorKeyService, TooOften
 from interlock.approvals.trust.passkeys import GONE, NO_PARTY, PasskeyInvitation, PasskeyService, invitation_view
 from interlock.config.plan import AnchorPlan
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.clock import Clock
 from interlock.core.operator_errors import refused_as
+from interlock.core.views import view_of
 from interlock.crypto.jose import decode_base64url
 from interlock.crypto.webauthn import Wrong
 from interlock.gate.protocol.held_call import Presented, read_proof_untrusted
@@ -142,44 +142,32 @@ class InboxOperations:
         return only_match("approval", reference, candidates, details={"ids": ids})
 
     def _summary(self, approval: Approval) -> api.ApprovalSummary:
-        return api.ApprovalSummary(**self._summary_members(approval))
+        return view_of(api.ApprovalSummary, approval, **self._summary_members(approval))
 
     def _summary_members(self, approval: Approval) -> dict[str, Any]:
         deadline, decision = approval.deadline, approval.decision
         proof = None if decision is None else decision.proof
-        shown_proof = None if proof is None else api.ProofFacts(**_same_members(proof, api.ProofFacts))
-        return _same_members(approval, api.ApprovalSummary) | {
+        shown_proof = None if proof is None else view_of(api.ProofFacts, proof)
+        return {
             "name": subject_name(approval),
             "left_s": None if deadline is None else max(0, round(deadline - self.clock.wall())),
-            "decision": None
-            if decision is None
-            else api.Decision(**_same_members(decision, api.Decision) | {"proof": shown_proof}),
+            "decision": None if decision is None else view_of(api.Decision, decision, proof=shown_proof),
             "url": f"{self.passkeys.url()}/approvals/{approval.id}",
         }
 
     def _view(self, approval: Approval) -> api.Approval:
-        own = {
-            "params": approval.params if approval.params is not None else Raw(b"null"),
-            "answers": answers(approval),
-            "approvers": self.anchors.approver_names(approval.tool),
-            "signing_keys": self.keys.names(),
-            "aggregator_id": self.aggregator_id,
-            "passkey_origin": self.passkeys.find_origin(approval.tool),
-            "ways_out": self.ways_out(approval) if approval.status is Status.PENDING else (),
-        }
-        return api.Approval(**_same_members(approval, api.Approval) | self._summary_members(approval) | own)
-
-
-def _same_members(source: object, shape: type[Struct]) -> dict[str, Any]:
-    """Return the members that `source` and the view type `shape` have in common. Enums are returned as their values,
-    and times as text.
-    """
-    members = {name: getattr(source, name) for name in shape.__struct_fields__ if hasattr(source, name)}
-    return {name: _shown_value(value) for name, value in members.items()}
-
-
-def _shown_value(value: Any) -> Any:
-    return value.value if isinstance(value, Enum) else rfc3339(value) if isinstance(value, float) else value
+        return view_of(
+            api.Approval,
+            approval,
+            **self._summary_members(approval),
+            params=approval.params if approval.params is not None else Raw(b"null"),
+            answers=answers(approval),
+            approvers=self.anchors.approver_names(approval.tool),
+            signing_keys=self.keys.names(),
+            aggregator_id=self.aggregator_id,
+            passkey_origin=self.passkeys.find_origin(approval.tool),
+            ways_out=self.ways_out(approval) if approval.status is Status.PENDING else (),
+        )
 
 
 EVERYTHING: Final = ("*",)

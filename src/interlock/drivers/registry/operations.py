@@ -33,8 +33,10 @@ from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Move, Source, Status, What
 from interlock.approvals.protocol.digests import DRIVER, UNTRUSTED, folder_digest
 from interlock.ax.protocol.capability import ToolClass
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
 from interlock.core.feed import AsyncFeed
+from interlock.core.views import view_of
 from interlock.drivers import api
 from interlock.drivers.add import DriverRequest, ServerAdder, TriedServer, decide_classes
 from interlock.drivers.driver_state import DriverState
@@ -69,7 +71,7 @@ CANDIDATES_MAX: Final = 100  # newest releases that were looked at and may be sw
 
 
 def problem_view(problem: FileProblem) -> api.Problem:
-    return api.Problem(**asdict(problem))
+    return view_of(api.Problem, problem)
 
 
 def declared_facts(declared: Declared, driver: Driver) -> JsonObject:
@@ -520,15 +522,13 @@ class DriverService:
     def _summary(self, declared: Declared) -> api.DriverSummary:
         state, reason = self.registry.state_of(declared)
         driver = declared.driver
-        return api.DriverSummary(
-            segment=declared.segment,
-            id=declared.id,
-            key=declared.key,
+        return view_of(
+            api.DriverSummary,
+            declared,
             version=driver.version if driver is not None else None,
             name=driver.name if driver is not None else None,
             state=state,
             reason=reason,
-            trusted=declared.trusted,
             server_kind=driver.server.kind if driver is not None else None,
             transport=driver.transport if driver is not None else None,
             sandboxed=self._is_sandboxed(declared),
@@ -556,21 +556,8 @@ class DriverService:
 
     def _audit_row(self, method: str, key: str, by: str, more: JsonObject) -> bytes:
         """Encode the audit row of what an operator did with a driver."""
-        return msgspec.json.encode(
-            {
-                "at": rfc3339(self.clock.wall()),
-                "who": by,
-                "via": "operator",
-                "method": f"drivers/{method}",
-                "tool": server_name(key),
-                "driver": key,
-                "args_sha256": None,
-                "verdict": "decided",
-                "outcome": "decided",
-                "ms": 0.0,
-                **more,
-            }
-        )
+        at, tool = self.clock.wall(), server_name(key)
+        return AuditRecord.event(at, by, "operator", f"drivers/{method}", tool, verdict="decided", driver=key, **more)
 
 
 def _refused(declared: Declared, code: str, message: str) -> Refused:

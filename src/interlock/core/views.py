@@ -1,0 +1,36 @@
+"""Views of domain objects for the operator API, whose types have the same member names wherever they mean the same."""
+
+from enum import Enum
+from functools import cache
+from typing import Any, TypeVar
+
+from msgspec import Struct, structs
+
+from interlock.core.clock import rfc3339
+
+View = TypeVar("View", bound=Struct)
+
+
+def view_of(view: type[View], *sources: object, **members: Any) -> View:
+    """Return a view with the given members. Each other member is the attribute of this name of the first source that
+    has one, or the default of the view. Raise TypeError if a member is missing or unknown.
+
+    Enums become their values, and times in seconds become RFC 3339 where the view has a text.
+    """
+    texts = _text_members(view)
+    for name in view.__struct_fields__:
+        source = next((source for source in sources if hasattr(source, name)), None)
+        if name not in members and source is not None:
+            members[name] = getattr(source, name)
+    for name, value in members.items():
+        if isinstance(value, Enum):
+            members[name] = value.value
+        elif name in texts and isinstance(value, int | float):
+            members[name] = rfc3339(value)
+    return view(**members)
+
+
+@cache
+def _text_members(view: type[Struct]) -> frozenset[str]:
+    """Return the names of the members of a view that are texts."""
+    return frozenset(field.name for field in structs.fields(view) if field.type in (str, str | None))
