@@ -551,25 +551,23 @@ SELF_APPROVAL: Final = ErrorCase("self_approval", 401, "the credential is a call
 # Query parameters
 
 KIND: Final = operation.ChoiceParameter(
-    name="kind",
-    description="Only approvals of this kind.",
+    "kind",
+    "Only approvals of this kind.",
     choices=(
         *("call", "definition", "ack", "start", "step", "verify"),
         *("proposal", "request", "enrolment", "configuration"),
     ),
 )
 STATUS: Final = operation.ChoiceParameter(
-    name="status",
-    description="Only approvals with this status; all: every approval.",
+    "status",
+    "Only approvals with this status; all: every approval.",
     choices=(
         *("pending", "approved", "used", "done", "failed", "unknown"),
         *("denied", "withdrawn", "expired", "void", "all"),
     ),
     default="pending",
 )
-CLASS: Final = operation.TextParameter(
-    name="class", argument="answer", description="The answer, where the question has several."
-)
+CLASS: Final = operation.TextParameter("class", "The answer, where the question has several.", argument="answer")
 
 
 # Operations

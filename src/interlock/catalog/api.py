@@ -237,9 +237,9 @@ WITHHELD: Final = ErrorCase("withheld", 409, "the tool is withheld, or its serve
 
 # Query parameters
 
-SEARCH: Final = TextParameter(name="search", description="Words: only the tools that fit them best, best first.")
+SEARCH: Final = TextParameter("search", "Words: only the tools that fit them best, best first.")
 CALLER: Final = TextParameter(
-    name="as", argument="caller", description="The principal for whose call the checks are shown.", default="local"
+    "as", "The principal for whose call the checks are shown.", argument="caller", default="local"
 )
 
 

@@ -6,6 +6,7 @@ memory.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from interlock.config.secret_uses import STORE, SecretUse
@@ -68,6 +69,7 @@ def reveal_line(slug: str, segment: str, now: float) -> bytes:
     return AuditRecord.event(now, f"link:{segment}", "links", REVEALED, segment, verdict="ok", slug=slug)
 
 
+@dataclass(eq=False)
 class SecretResolver:
     """A resolver of references such as `${secrets.NAME}`. It replaces them by the secrets that operators stored.
 
@@ -75,23 +77,12 @@ class SecretResolver:
     that it gives, once.
     """
 
-    def __init__(
-        self,
-        secrets: SealedSecrets,
-        clock: Clock,
-        current: CurrentPlan | None = None,
-        record: Callable[[bytes], None] | None = None,
-        segment: str | None = None,
-    ) -> None:
-        """Prepare to resolve references. `current` holds the uses that are withheld, `record` writes to the audit log,
-        and `segment` is the link that gets the secrets.
-        """
-        self._secrets = secrets
-        self._clock = clock
-        self._current = current
-        self._record_line = record
-        self._segment = segment
-        self._recorded: set[str] = set()
+    _secrets: SealedSecrets
+    _clock: Clock
+    _current: CurrentPlan | None = None  # with the uses that are withheld
+    _record_line: Callable[[bytes], None] | None = None  # writes to the audit log
+    _segment: str | None = None  # of the link that gets the secrets
+    _recorded: set[str] = field(default_factory=set, init=False)
 
     def of_link(self, segment: str) -> "SecretResolver":
         """Return a resolver for one process or connection of a link."""

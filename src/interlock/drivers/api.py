@@ -635,8 +635,8 @@ UPDATE_FAILED: Final = ErrorCase("update_failed", 409, "the newest release does 
 # Query parameters
 
 FORGET: Final = FlagParameter(
-    name="forget",
-    description="Also forget what the next version of this driver would be compared with.",
+    "forget",
+    "Also forget what the next version of this driver would be compared with.",
     choices=("true", "false"),
     default="false",
 )

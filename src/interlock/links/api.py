@@ -416,11 +416,9 @@ class Parent(Struct, frozen=True, kw_only=True):
 
 # Query parameters
 
-LINES: Final = IntegerParameter(
-    name="lines", description="How many of the newest lines.", default=200, minimum=1, maximum=10_000
-)
+LINES: Final = IntegerParameter("lines", "How many of the newest lines.", default=200, minimum=1, maximum=10_000)
 AFTER: Final = IntegerParameter(
-    name="after", description="The number of the last message that is known.", default=0, minimum=0, maximum=2**53
+    "after", "The number of the last message that is known.", default=0, minimum=0, maximum=2**53
 )
 
 

@@ -294,25 +294,15 @@ NAMES_REFUSED: Final = operation.ErrorCase(
 # Query parameters
 
 PUBLIC: Final = operation.FlagParameter(
-    name="public", argument="only_public", description="yes: only public surfaces.", choices=("yes",)
+    "public", "yes: only public surfaces.", argument="only_public", choices=("yes",)
 )
 STATUS: Final = operation.ChoiceParameter(
-    name="status",
-    description="Only entries of this status.",
-    choices=("Active", "Provisional", "Deprecated", "Withdrawn"),
+    "status", "Only entries of this status.", choices=("Active", "Provisional", "Deprecated", "Withdrawn")
 )
-SEARCH: Final = operation.TextParameter(
-    name="search", description="Only entries with this in their name, controller or reference."
-)
-LIMIT: Final = operation.IntegerParameter(
-    name="limit", description="At most so many.", default=1_000_000, minimum=1, maximum=1_000_000
-)
-LOG: Final = operation.FlagParameter(
-    name="log", argument="with_log", description="yes: with every step.", choices=("yes",)
-)
-FORM: Final = operation.ChoiceParameter(
-    name="form", description="The form.", choices=("xml", "csv", "txt", "json"), default="xml"
-)
+SEARCH: Final = operation.TextParameter("search", "Only entries with this in their name, controller or reference.")
+LIMIT: Final = operation.IntegerParameter("limit", "At most so many.", default=1_000_000, minimum=1, maximum=1_000_000)
+LOG: Final = operation.FlagParameter("log", "yes: with every step.", argument="with_log", choices=("yes",))
+FORM: Final = operation.ChoiceParameter("form", "The form.", choices=("xml", "csv", "txt", "json"), default="xml")
 
 
 # Operations

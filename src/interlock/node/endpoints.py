@@ -15,6 +15,7 @@ import asyncio
 import contextlib
 import socket
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 import uvicorn
@@ -46,34 +47,25 @@ Authenticate = Callable[[Any], Awaitable[str | None]]
 OperatorApp = Callable[[Handlers, Authenticate | None, OwnAddress], Any]
 
 
+@dataclass(eq=False)
 class Endpoints:
     """The part of a node that serves HTTP on its sockets: the public endpoint, the operator endpoint and admin.sock."""
 
-    def __init__(
-        self,
-        parts: NodeParts,
-        sockets: Sockets,
-        subservers: AxEndpoint,
-        handlers: Handlers,
-        operator_app: OperatorApp,
-        is_ready: Callable[[], bool],
-    ) -> None:
-        self._plan = parts.plan
-        self._sockets, self._subservers, self._handlers = sockets, subservers, handlers
-        self._operator_app, self._is_ready = operator_app, is_ready
-        self._public, self._lines, self._bearers = parts.fronts.public, parts.fronts.lines, parts.fronts.bearers
-        self._tokens, self._refusals = parts.stores.tokens, parts.stores.refusals
-        self._credentials = parts.links.credentials
-        self._capabilities = tuple(parts.capabilities.values())
-        self._servers: list[EndpointServer] = []
-        self._tasks: list[asyncio.Task[Any]] = []
-        self._work = BackgroundTasks()
-        self._operator_connections: list[ConnectionTable] = []
-        self._bridged: set[BridgedClient] = set()
-        self._opened = contextlib.AsyncExitStack()
+    _parts: NodeParts
+    _sockets: Sockets
+    _subservers: AxEndpoint
+    _handlers: Handlers
+    _operator_app: OperatorApp
+    _is_ready: Callable[[], bool]
+    _servers: list[EndpointServer] = field(default_factory=list, init=False)
+    _tasks: list[asyncio.Task[Any]] = field(default_factory=list, init=False)
+    _work: BackgroundTasks = field(default_factory=BackgroundTasks, init=False)
+    _operator_connections: list[ConnectionTable] = field(default_factory=list, init=False)
+    _bridged: set[BridgedClient] = field(default_factory=set, init=False)
+    _opened: contextlib.AsyncExitStack = field(default_factory=contextlib.AsyncExitStack, init=False)
 
     async def open(self) -> None:
-        plan, sockets = self._plan, self._sockets
+        plan, sockets = self._parts.plan, self._sockets
         async with contextlib.AsyncExitStack() as opened:
             opened.push_async_callback(self.end)
             await self._serve_public()
@@ -86,7 +78,7 @@ class Endpoints:
             path = sockets.folder / SOCKET
             path.unlink(missing_ok=True)
             server = await asyncio.get_running_loop().create_unix_server(
-                lambda: BridgedClient(self._lines.make, self._bridged), str(path)
+                lambda: BridgedClient(self._parts.fronts.lines.make, self._bridged), str(path)
             )
             opened.callback(lambda: path.unlink(missing_ok=True))
             opened.callback(server.close)
@@ -113,8 +105,8 @@ class Endpoints:
 
     async def _serve_public(self) -> None:
         """Serve the public endpoint, and the Unix socket for subservers of this machine if one is configured."""
-        plan = self._plan
-        public = self._public
+        plan = self._parts.plan
+        public = self._parts.fronts.public
 
         class PublicProtocol(McpProtocol):  # uvicorn makes one for each connection
             endpoint = public
@@ -124,12 +116,15 @@ class Endpoints:
             endpoint = public
             table = public.connections
 
-        documents = self._bearers.documents() if self._bearers is not None else {}
-        apps = {path: app for capability in self._capabilities for path, app in capability.apps().items()}
+        bearers = self._parts.fronts.bearers
+        documents = bearers.documents() if bearers is not None else {}
+        apps = {
+            path: app for capability in self._parts.capabilities.values() for path, app in capability.apps().items()
+        }
         if self._sockets.subservers is not None:
             await self._serve(user_app(self._subservers), self._sockets.subservers, http=SubserverProtocol)
         await self._serve(
-            public_app(self._is_ready, documents | self._credentials.documents(), apps),
+            public_app(self._is_ready, documents | self._parts.links.credentials.documents(), apps),
             self._sockets.public,
             http=PublicProtocol,
             ws_max_size=plan.limits.message_bytes,
@@ -146,7 +141,7 @@ class Endpoints:
 
         def note_refusal(connection: EndpointConnection, head: Head, reason: str) -> None:
             who, method = f"peer:{connection.sender(head)}", head.method.decode("ascii") or "-"
-            self._refusals.note(who, "operator", method, reason)
+            self._parts.stores.refusals.note(who, "operator", method, reason)
 
         connections = ConnectionTable(
             most=OPERATOR_CONNECTIONS_MAX,
@@ -167,8 +162,8 @@ class Endpoints:
         while True:
             await asyncio.sleep(SWEEP_S)
             now = loop.time()
-            self._public.sweep(now)
-            for capability in self._capabilities:
+            self._parts.fronts.public.sweep(now)
+            for capability in self._parts.capabilities.values():
                 capability.sweep(now)
             for connections in self._operator_connections:
                 connections.sweep(now)
@@ -209,7 +204,7 @@ class Endpoints:
         who = self._find_operator(request)
         if who is None:
             peer = request.client.host if request.client is not None else None
-            self._refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
+            self._parts.stores.refusals.note(f"peer:{peer}", "operator", request.method[:20], "unauthorised")
             return None
         request.state.roles = who.roles
         request.state.is_live = lambda: self._find_operator(request) is not None
@@ -221,5 +216,6 @@ class Endpoints:
         Otherwise return None.
         """
         header, page = request.headers.get("authorization", ""), request.url.path.startswith(PAGES)
-        who = self._tokens.operator(credential_of(header, basic=page))
-        return who or find_browser(self._tokens, request.headers.get("host", ""), request.cookies)
+        tokens = self._parts.stores.tokens
+        who = tokens.operator(credential_of(header, basic=page))
+        return who or find_browser(tokens, request.headers.get("host", ""), request.cookies)

@@ -257,25 +257,10 @@ class Operations:
             stores.recorder,
             stores.clock,
         )
-        self.approvers = ApproverOperations(
-            approvals.enrolments,
-            approvals.anchors,
-            approvals.operator_keys,
-            approvals.passkeys,
-            approvals.revocation,
-            calls.approvals,
-        )
+        self.approvers = ApproverOperations(approvals.enrolments, approvals.revocation, calls.approvals)
         self.calls = CallOperations(fronts.modern, calls.dispatch, stores.tokens.as_it_would_be)
         self.classification = ClassificationOperations(
-            calls.catalog,
-            approvals.definitions,
-            approvals.inbox,
-            approvals.judge,
-            approvals.passkeys,
-            approvals.operator_keys,
-            stores.recorder,
-            stores.clock,
-            aggregator_id=stores.identity.aggregator_id,
+            calls.catalog, approvals.definitions, approvals.judge, stores.recorder, calls.approvals
         )
         self.consents = ConsentOperations(
             calls.keepers, links.credentials, calls.audience, stores.recorder, stores.clock
@@ -288,16 +273,7 @@ class Operations:
         self.adding = AddOperations(
             service=drivers.drivers.service, secrets=self.secrets, approver_names=approvals.anchors.approver_names
         )
-        self.grants = GrantOperations(
-            approvals.grants,
-            approvals.inbox,
-            calls.catalog,
-            approvals.passkeys,
-            approvals.operator_keys,
-            stores.clock,
-            aggregator_id=stores.identity.aggregator_id,
-            approver_names=approvals.anchors.approver_names,
-        )
+        self.grants = GrantOperations(approvals.grants, calls.catalog, calls.approvals)
         self.inbox = calls.approvals
         self.logins = LoginOperations(stores.tokens, stores.recorder, stores.clock, approvals.passkeys.browser_url)
         self.node = StatusOperations(parts, self.links, self.audit, reload)

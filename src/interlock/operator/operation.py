@@ -56,7 +56,7 @@ class InvalidParameter(ValueError):
 # Query parameters
 
 
-class Parameter(Struct, frozen=True, kw_only=True):
+class Parameter(Struct, frozen=True):
     """A query parameter. The handler receives its value as an argument with the name `argument` or, if that is empty,
     with the name of the parameter.
     """

@@ -285,7 +285,7 @@ TOPIC_REQUIRED: Final = ErrorCase("topic_required", 409, "the participant is in 
 
 # Query parameters
 
-TOPIC: Final = TextParameter(name="topic", description="Which room, where the participant is in several.")
+TOPIC: Final = TextParameter("topic", "Which room, where the participant is in several.")
 
 
 # Operations

@@ -76,11 +76,9 @@ class AuditPage(Struct, Generic[Record], frozen=True, kw_only=True):
 
 SEQUENCE_MAX: Final = 2**63 - 1  # what a store can count to
 
-AFTER: Final = IntegerParameter(
-    name="after", description="Records above this sequence.", default=0, minimum=0, maximum=SEQUENCE_MAX
-)
+AFTER: Final = IntegerParameter("after", "Records above this sequence.", default=0, minimum=0, maximum=SEQUENCE_MAX)
 LIMIT: Final = IntegerParameter(
-    name="limit", description="At most this many; continue with after.", default=100, minimum=1, maximum=1_000
+    "limit", "At most this many; continue with after.", default=100, minimum=1, maximum=1_000
 )
 
 

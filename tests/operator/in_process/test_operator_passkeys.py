@@ -88,7 +88,7 @@ async def passkeyed(folder: Path, *people: Authenticator, url: str = URL) -> Asy
         keys = OperatorKeyService(folder / "keys", anchors, clock)
         inbox = InboxOperations(door.desk.inbox, deciding, clock, anchors, desk, keys, aggregator_id=OWN_ID)
         unused: Any = None
-        approvers = ApproverOperations(unused, anchors, unused, desk, unused, inbox)
+        approvers = ApproverOperations(unused, unused, inbox)
         door.app = operator_app(handlers_of([inbox, approvers]), authenticate=authenticate)
         yield Passkeyed(door, desk, lines)
         await anchors.close()

@@ -5,24 +5,20 @@ signer must be entitled to approve that tool. The reply names the tools that the
 the others are classified all the same.
 """
 
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from msgspec.structs import astuple
 
 from interlock.approvals import api
-from interlock.approvals.inbox import Inbox
-from interlock.approvals.operations.inbox import accepted, signature_refused
+from interlock.approvals.operations.inbox import InboxOperations, accepted, signature_refused
 from interlock.approvals.protocol.approval import UNAVAILABLE_NOW, Approval, Decision, Proof, Status, What
 from interlock.approvals.protocol.digests import CLASSIFICATION, answers, classification_digest
 from interlock.approvals.tool_definitions import Definitions, Ruling
 from interlock.approvals.trust.approval_proofs import ProofVerifier, stored_proof
-from interlock.approvals.trust.operator_keys import OperatorKeyService
-from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
 from interlock.core.audit_record import AuditRecord
-from interlock.core.clock import Clock
 from interlock.core.recorder import Recorder
 from interlock.core.views import view_of
 from interlock.drivers.protocol.binding import effects
@@ -42,18 +38,13 @@ NOT_OURS: Final = "the node below that lists it has said what it is"
 
 @dataclass(eq=False)
 class ClassificationOperations:
-    """Handlers of the operations on the classification of tools."""
+    """Handlers of the operations on the classification of tools. `approvals` has the inbox, keys and passkeys."""
 
     catalog: Catalog
     definitions: Definitions
-    inbox: Inbox
     judge: ProofVerifier
-    passkeys: PasskeyService
-    keys: OperatorKeyService
     recorder: Recorder
-    clock: Clock
-    _: KW_ONLY
-    aggregator_id: str
+    approvals: InboxOperations
 
     @handles(api.PROPOSE_CLASSES)
     def proposals(self) -> api.ClassProposals:
@@ -80,21 +71,21 @@ class ClassificationOperations:
                 view_of(api.ClassProposal, proposed, route, tool=route.qualified, doubt=doubt, description=description)
             )
         proposals.sort(key=lambda proposal: proposal.tool)
-        return api.ClassProposals(aggregator_id=self.aggregator_id, tools=tuple(proposals))
+        return api.ClassProposals(aggregator_id=self.approvals.aggregator_id, tools=tuple(proposals))
 
     @handles(api.ASK_CLASSES_PASSKEY)
     def passkey_request(self, body: api.ClassifyTools) -> api.PasskeyRequest:
         """Return the options with which a browser asks a passkey to sign the list. Raise Refused if
         that is not possible.
         """
-        return accepted(self.passkeys.request(self._question(body)))
+        return accepted(self.approvals.passkeys.request(self._question(body)))
 
     @handles(api.PROVE_CLASSES)
     async def prove(self, body: api.UnlockForClasses, by: str) -> api.SignedProof:
         """Sign the list with an operator key of this machine, unlocked by its passphrase, and return the proof. Raise
         Refused if that fails.
         """
-        proof = await self.keys.sign(self._question(body), body.key, body.passphrase, by=by)
+        proof = await self.approvals.keys.sign(self._question(body), body.key, body.passphrase, by=by)
         return api.SignedProof(proof=accepted(proof))
 
     @handles(api.SIGN_CLASSES)
@@ -134,7 +125,7 @@ class ClassificationOperations:
         if len(set(tools)) < len(tools):
             details = {"detail": "each tool is named once, and at least one is"}
             raise signature_refused(Refusal(INVALID_PARAMS, "invalid_body", details))
-        digest, node = classification_digest(body.id, map(astuple, body.entries)), self.aggregator_id
+        digest, node = classification_digest(body.id, map(astuple, body.entries)), self.approvals.aggregator_id
         return ProofQuestion(confirmation_id=body.id, call_digest=digest, tool=tools[0], aggregator_id=node)
 
     def _find_obstacle(self, ruling: api.ToolRuling, route: Route, proof: Proof) -> str | None:
@@ -149,17 +140,17 @@ class ClassificationOperations:
         return None if self.judge.stands_behind(ruling.tool, proof) else NOT_ENTITLED
 
     def _find_waiting(self, ruling: api.ToolRuling) -> Approval | None:
-        approval = self.inbox.find_definition(ruling.tool, ruling.digest)
+        approval = self.approvals.inbox.find_definition(ruling.tool, ruling.digest)
         return approval if approval is not None and approval.status is Status.PENDING else None
 
     async def _classify(self, ruling: api.ToolRuling, proof: Proof, id: str, by: str) -> None:
         """Store the class of one tool, and decide the approval that waits for it, if any. Raise StoreError if the store
         fails.
         """
-        now, waiting = self.clock.wall(), self._find_waiting(ruling)
+        now, waiting = self.approvals.clock.wall(), self._find_waiting(ruling)
         if waiting is not None:
             decision = Decision(what=What.APPROVED, by=by, at=now, answer=ruling.tool_class, proof=proof)
-            decided = await self.inbox.decide(waiting.id, decision)
+            decided = await self.approvals.inbox.decide(waiting.id, decision)
             if not isinstance(decided, Refusal):
                 await self.definitions.settle(decided, is_published=False)
                 return

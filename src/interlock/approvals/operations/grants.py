@@ -5,22 +5,18 @@ the digest, and `sign` stores the grant with that proof. Waiting calls that the 
 """
 
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import dataclass
 from typing import Final
 
 from interlock.approvals import api, grant_terms, grants_api
 from interlock.approvals.grant_terms import BadRules
 from interlock.approvals.grants_api import GrantRule, GrantTerms
-from interlock.approvals.inbox import Inbox
-from interlock.approvals.operations.inbox import accepted, only_match
+from interlock.approvals.operations.inbox import InboxOperations, accepted, only_match
 from interlock.approvals.protocol.approval import Kind
 from interlock.approvals.standing_grants import DECIDED_BY, StandingGrants, StoredGrant, approve_waiting
-from interlock.approvals.trust.operator_keys import OperatorKeyService
-from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.catalog.catalog import EVERYTHING, Catalog
 from interlock.catalog.routes import Route
-from interlock.core.clock import Clock, rfc3339
+from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as
 from interlock.core.views import view_of
 from interlock.gate.protocol.held_call import read_proof_untrusted
@@ -34,17 +30,11 @@ CALLS_SHOWN_MAX: Final = 20
 
 @dataclass(eq=False)
 class GrantOperations:
-    """Handlers of the operations on standing grants."""
+    """Handlers of the operations on standing grants. `approvals` has the inbox, keys and passkeys that they use."""
 
     grants: StandingGrants
-    inbox: Inbox
     catalog: Catalog
-    passkeys: PasskeyService
-    keys: OperatorKeyService
-    clock: Clock
-    _: KW_ONLY
-    aggregator_id: str
-    approver_names: Callable[[str], Sequence[str]]
+    approvals: InboxOperations
 
     @handles(grants_api.LIST_GRANTS)
     def list_all(self) -> grants_api.Grants:
@@ -54,7 +44,7 @@ class GrantOperations:
     def _calls(self) -> dict[str, list[str]]:
         """Return the ids of calls that grants approved, keyed by the name of the grant. The newest id is last."""
         ids: dict[str, list[str]] = {}
-        for approval in self.inbox.listed(kind=Kind.CALL):
+        for approval in self.approvals.inbox.listed(kind=Kind.CALL):
             if approval.decision is not None and approval.decision.by.startswith(DECIDED_BY):
                 ids.setdefault(approval.decision.by, []).append(approval.id)
         return ids
@@ -79,7 +69,7 @@ class GrantOperations:
         else:
             raise refused_as(grants_api.BAD_GRANT_DRAFT, "a grant comes from a held call, or names a tool and a caller")
         try:
-            grant_terms.check_grant(grant, self.clock.wall())
+            grant_terms.check_grant(grant, self.approvals.clock.wall())
         except BadRules as bad:
             raise refused_as(grants_api.BAD_GRANT_DRAFT, str(bad)) from None
         route = self._route(grant.tool)
@@ -88,9 +78,9 @@ class GrantOperations:
             digest=grant_terms.grant_digest(grant),
             words=words(grant),
             is_held_below=route.gate is not None and route.gate.relays,
-            approvers=tuple(self.approver_names(grant.tool)),
-            passkey_origin=self.passkeys.find_origin(grant.tool),
-            signing_keys=self.keys.names(),
+            approvers=tuple(self.approvals.anchors.approver_names(grant.tool)),
+            passkey_origin=self.approvals.passkeys.find_origin(grant.tool),
+            signing_keys=self.approvals.keys.names(),
         )
 
     @handles(grants_api.ASK_GRANT_PASSKEY)
@@ -98,7 +88,7 @@ class GrantOperations:
         """Return the options with which a browser asks a passkey to sign the grant. Raise Refused
         if that is not possible.
         """
-        return accepted(self.passkeys.request(accepted(self.grants.question(body.terms))))
+        return accepted(self.approvals.passkeys.request(accepted(self.grants.question(body.terms))))
 
     @handles(grants_api.PROVE_GRANT)
     async def prove(self, body: grants_api.UnlockForGrant, by: str) -> api.SignedProof:
@@ -106,7 +96,7 @@ class GrantOperations:
         Refused if that fails.
         """
         question = accepted(self.grants.question(body.terms))
-        proof = await self.keys.sign(question, body.key, body.passphrase, by=by)
+        proof = await self.approvals.keys.sign(question, body.key, body.passphrase, by=by)
         return api.SignedProof(proof=accepted(proof))
 
     @handles(grants_api.SIGN_GRANT)
@@ -119,7 +109,7 @@ class GrantOperations:
         if route.offered_digest != grant.tool_digest:
             raise refused_as(CHANGED, "the tool is defined otherwise by now; draft the grant again")
         stored = accepted(await self.grants.sign(grant, proof, by=by))
-        await approve_waiting(stored, self.inbox, self.clock.wall())
+        await approve_waiting(stored, self.approvals.inbox, self.approvals.clock.wall())
         return self._view(stored)
 
     @handles(grants_api.REVOKE_GRANT)
@@ -131,8 +121,8 @@ class GrantOperations:
 
     def _from_call(self, wanted: grants_api.DraftGrant, reference: str) -> GrantTerms:
         """Return the terms of a grant for calls like the held call whose id starts with `reference`."""
-        exact = self.inbox.get(reference)
-        matches = [exact] if exact is not None else self.inbox.find_by_prefix(reference.lower())
+        exact = self.approvals.inbox.get(reference)
+        matches = [exact] if exact is not None else self.approvals.inbox.find_by_prefix(reference.lower())
         approval = only_match("approval", reference, matches)
         if approval.kind is not Kind.CALL or approval.params is None:
             raise refused_as(grants_api.NOT_GRANTABLE, "a grant comes from a call that waits, with its arguments")
@@ -150,11 +140,11 @@ class GrantOperations:
     def _new_grant(
         self, wanted: grants_api.DraftGrant, route: Route, who: str, rules: tuple[GrantRule, ...]
     ) -> GrantTerms:
-        now = int(self.clock.wall())
+        now = int(self.approvals.clock.wall())
         seconds = SECONDS if wanted.seconds is None and wanted.calls is None else wanted.seconds
         return GrantTerms(
             id=str(uuid.uuid4()),
-            aggregator_id=self.aggregator_id,
+            aggregator_id=self.approvals.aggregator_id,
             tool=route.qualified,
             tool_digest=route.offered_digest,
             who=who,

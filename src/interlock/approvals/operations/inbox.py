@@ -178,19 +178,16 @@ class ApproverOperations:
     """Handlers of the operations on approvers and their keys."""
 
     enrolments: Enrolments
-    anchors: Anchors
-    keys: OperatorKeyService
-    passkeys: PasskeyService
     revocation: KeyRevocation
     approvals: InboxOperations
 
     @handles(api.LIST_APPROVERS)
     def list_all(self) -> api.Approvers:
-        party, approvers = self.passkeys.find_relying_party(), self.enrolments.shown()
+        party, approvers = self.approvals.passkeys.find_relying_party(), self.enrolments.shown()
         return api.Approvers(
             approvers=approvers,
             needs_first=not any(approver.approves for approver in approvers),
-            keys=self.keys.names(),
+            keys=self.approvals.keys.names(),
             passkey_origin=None if party is None else party.origin,
         )
 
@@ -202,7 +199,7 @@ class ApproverOperations:
         Raises Refused.
         """
         self._refuse_taken(body.name)
-        public = _created(await self.keys.make(body.name, body.passphrase))
+        public = _created(await self.approvals.keys.make(body.name, body.passphrase))
         return await self._request(AnchorPlan(name=body.name, key=public, approves=EVERYTHING), by)
 
     @handles(api.OFFER_PASSKEY)
@@ -212,7 +209,7 @@ class ApproverOperations:
         """
         self._refuse_taken(body.name)
         invitation = self._invite(body.name, by)
-        return api.PasskeyOffer(ticket=invitation.ticket, creation=self.passkeys.creation(invitation))
+        return api.PasskeyOffer(ticket=invitation.ticket, creation=self.approvals.passkeys.creation(invitation))
 
     @handles(api.TAKE_PASSKEY)
     async def take_passkey(self, ticket: str, body: api.EnrolPasskey, by: str) -> api.Approval:
@@ -232,7 +229,7 @@ class ApproverOperations:
         """
         thumbprints = await self.revocation.revoke(ref, by)
         if not thumbprints:
-            raise NotFound("anchor", ref, [anchor.name for anchor in self.anchors.known()], few=True)
+            raise NotFound("anchor", ref, [anchor.name for anchor in self.approvals.anchors.known()], few=True)
         voided = await self.revocation.void_unfounded()
         return api.RevokedKeys(revoked=tuple(thumbprints), voided=tuple(approval.id for approval in voided))
 
@@ -245,7 +242,7 @@ class ApproverOperations:
 
     @handles(api.GET_INVITATION)
     def get_invitation(self, ticket: str) -> api.Invitation:
-        invitation = self.passkeys.find_invitation(ticket)
+        invitation = self.approvals.passkeys.find_invitation(ticket)
         if invitation is None:
             raise NotFound("invitation", "")
         return invitation_view(invitation)
@@ -255,10 +252,10 @@ class ApproverOperations:
         """Return an invitation, and the options with which a browser creates its passkey if that is still to be done.
         Return None if the invitation has expired.
         """
-        invitation = self.passkeys.find_invitation(ticket)
+        invitation = self.approvals.passkeys.find_invitation(ticket)
         if invitation is None:
             return None
-        return invitation, None if invitation.key is not None else self.passkeys.creation(invitation)
+        return invitation, None if invitation.key is not None else self.approvals.passkeys.creation(invitation)
 
     @handles(api.ENROL_PASSKEY)
     async def enrol(self, ticket: str, body: api.EnrolPasskey) -> api.Invitation:
@@ -266,14 +263,14 @@ class ApproverOperations:
         client_data, attestation = decode_base64url(body.client_data), decode_base64url(body.attestation)
         if client_data is None or attestation is None:
             raise refused_as(INVALID_BODY, "client_data and attestation are base64url")
-        invitation = await self.passkeys.enrol(ticket, client_data, attestation)
+        invitation = await self.approvals.passkeys.enrol(ticket, client_data, attestation)
         if isinstance(invitation, Wrong):
             case = api.PASSKEY_INVITATION_OVER if invitation is GONE else api.PASSKEY_INVALID
             raise refused_as(case, invitation.why, {"reason": invitation.reason})
         return invitation_view(invitation)
 
     def _invite(self, name: str, by: str) -> PasskeyInvitation:
-        invitation = self.passkeys.invite(name, by)
+        invitation = self.approvals.passkeys.invite(name, by)
         if invitation is None:
             raise refused_as(api.NO_PASSKEYS, NO_PARTY)
         return invitation
