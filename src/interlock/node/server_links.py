@@ -14,7 +14,7 @@ import asyncio
 import functools
 import logging
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import InitVar, dataclass, field
 from typing import TYPE_CHECKING
 
 from msgspec import Raw
@@ -120,27 +120,20 @@ class NodeLinkEvents(LinkEvents):
         return self.catalog.namespace.view(caller.key).shows(link)
 
 
+@dataclass(eq=False)
 class Servers:
-    """The part of a node with the links to its configured servers."""
+    """The part of a node with the links to its configured servers. It has no links before `open`."""
 
-    def __init__(
-        self,
-        current: CurrentPlan,
-        calls: "CallParts",
-        connector_parts: ConnectorParts,
-        credentials: CredentialService,
-        ruled: AsyncFeed[str],
-        asking: AskingMemory,
-    ) -> None:
-        """Construct the part. It has no links before `open`.
+    _current: CurrentPlan
+    _calls: "CallParts"
+    _connector_parts: ConnectorParts
+    _credentials: CredentialService
+    ruled: InitVar[AsyncFeed[str]]  # publishes a server's segment after one of its tools was classified
+    _asking: AskingMemory
+    # By segment, of servers whose clients may have links of their own.
+    own: dict[str, OwnLinks] = field(default_factory=dict, init=False)
 
-        `ruled` publishes a server's segment after one of its tools was classified.
-        """
-        self._current = current
-        self.own: dict[str, OwnLinks] = {}  # by segment, of servers whose clients may have links of their own
-        self._asking = asking
-        self._link_events, self._keepers, self._catalog = calls.link_events, calls.keepers, calls.catalog
-        self._connector_parts, self._credentials = connector_parts, credentials
+    def __post_init__(self, ruled: AsyncFeed[str]) -> None:
         ruled.subscribe(self._restock_one)
 
     async def open(self) -> None:
@@ -162,30 +155,30 @@ class Servers:
 
     async def restock(self) -> None:
         """List the tools of every server again, because rules about tools have changed."""
-        for keeper in list(self._keepers.values()):
+        for keeper in list(self._calls.keepers.values()):
             await self._restock(keeper)
 
     async def _restock(self, keeper: Keeper) -> None:
         if keeper.is_offered and keeper.listing is not None:
-            await self._catalog.stock_again(keeper.link, keeper.listing)
+            await self._calls.catalog.stock_again(keeper.link, keeper.listing)
 
     async def close(self) -> None:
         await asyncio.gather(*(links.stop() for links in self.own.values()))
-        await asyncio.gather(*(keeper.stop() for keeper in self._keepers.values()))
+        await asyncio.gather(*(keeper.stop() for keeper in self._calls.keepers.values()))
 
     async def _restock_one(self, segment: str) -> None:
         """List the tools of one server again, because an operator has classified one of the tools."""
-        keeper = self._keepers.get(segment)
+        keeper = self._calls.keepers.get(segment)
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
-            self._catalog.reconsider(segment)
+            self._calls.catalog.reconsider(segment)
             await self._restock(keeper)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:
         """Put what a server offers into the catalog. If `listing` is None, remove it from there."""
         if listing is None:
-            self._catalog.drop(link)
+            self._calls.catalog.drop(link)
         else:
-            await self._catalog.stock(link, listing)
+            await self._calls.catalog.stock(link, listing)
 
     def _add(self, plan: Plan, servers: Iterable[ServerPlan]) -> None:
         """Construct a link to each of these servers, then start all of them."""
@@ -202,7 +195,7 @@ class Servers:
         who the client is.
         """
         vendor_meta = plan.mcp.meta_pass == "vendor"  # noqa: S105  (a choice, not a password)
-        events, clock = self._link_events, self._connector_parts.clock
+        events, clock = self._calls.link_events, self._connector_parts.clock
         reach = server.reach
         holder = self._credentials.holder(server.segment, reach) if isinstance(reach, Dial) else None
         token_of = None
@@ -214,7 +207,7 @@ class Servers:
                 server,
                 self._connector_parts,
                 events,
-                self._keepers,
+                self._calls.keepers,
                 per="principal" if server.share == "principal" or token_of is not None else "session",
                 vendor_meta=vendor_meta,
                 holder=holder,
@@ -223,7 +216,7 @@ class Servers:
         sharing = None
         if own is not None and server.share == "auto" and token_of is None:
             sharing, own = AutoSharing(own, self._asking), None
-        keeper = self._keepers[server.segment] = ServerKeeper(
+        keeper = self._calls.keepers[server.segment] = ServerKeeper(
             lambda keeper: ServerLink(server, keeper, clock, vendor_meta=vendor_meta, own=own, sharing=sharing),
             self._connector_parts,
             self.stock,
@@ -237,11 +230,11 @@ class Servers:
 
         Its tools are removed from the lists first, so that no client calls them while the link closes.
         """
-        keeper = self._keepers[segment]
-        self._catalog.drop(keeper.link)
+        keeper = self._calls.keepers[segment]
+        self._calls.catalog.drop(keeper.link)
         own = self.own.pop(segment, None)
         if own is not None:
             await own.stop()
         await keeper.stop()
-        if self._keepers.get(segment) is keeper:
-            del self._keepers[segment]
+        if self._calls.keepers.get(segment) is keeper:
+            del self._calls.keepers[segment]
