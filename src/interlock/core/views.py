@@ -2,13 +2,14 @@
 
 from enum import Enum
 from functools import cache
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from msgspec import Struct, structs
 
 from interlock.core.clock import rfc3339
 
 View = TypeVar("View", bound=Struct)
+_ABSENT: Final = object()
 
 
 def view_of(view: type[View], *sources: object, **members: Any) -> View:
@@ -18,14 +19,14 @@ def view_of(view: type[View], *sources: object, **members: Any) -> View:
     Enums become their values, and times in seconds become RFC 3339 where the view has a text.
     """
     texts = _text_members(view)
-    for name in view.__struct_fields__:
-        source = next((source for source in sources if hasattr(source, name)), None)
-        if name not in members and source is not None:
-            members[name] = getattr(source, name)
+    for source in sources:
+        for name in view.__struct_fields__:
+            if name not in members and (value := getattr(source, name, _ABSENT)) is not _ABSENT:
+                members[name] = value
     for name, value in members.items():
         if isinstance(value, Enum):
             members[name] = value.value
-        elif name in texts and isinstance(value, int | float):
+        elif name in texts and isinstance(value, (int, float)):
             members[name] = rfc3339(value)
     return view(**members)
 
