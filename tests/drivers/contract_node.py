@@ -60,6 +60,20 @@ class LentLink:
         self.provider = None  # type: ignore[assignment]
 
 
+class ScriptedHealth:
+    """The health of a server as a test says it."""
+
+    def __init__(self) -> None:
+        self.passed_at: float | None = None
+        self.failed_at: float | None = None
+        self.illness: str | None = None
+        self.looked = 0
+
+    async def check(self) -> str | None:
+        self.looked += 1
+        return self.illness
+
+
 class LendingProvider:
     """A provider whose server is a configured one of the node."""
 
@@ -81,20 +95,13 @@ class LendingProvider:
             assert isinstance(bound, Bound), bound
             self.bound[ident] = bound
         self.contract_ids = frozenset(self.bound)
-        self.passed_at: float | None = None
-        self.failed_at: float | None = None
-        self.illness: str | None = None
-        self.looked = 0
+        self.health = ScriptedHealth()
         self.hooks: Any = None
         self.lent = 0
         self.asleep = False
         self.woken = 0
         self.refusal: DriverRefusal | None = None
         self.unlisted: str | None = None
-
-    async def check_health(self) -> str | None:
-        self.looked += 1
-        return self.illness
 
     def find_ready_lease(self, caller: Caller) -> LentLink | None:
         return None if self.asleep or self.refusal is not None else LentLink(self, self.link)

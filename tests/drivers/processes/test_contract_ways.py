@@ -260,16 +260,16 @@ async def test_the_choice_follows_the_states_of_the_drivers(here: ContractNode) 
 async def test_a_driver_whose_failed_check_is_old_is_looked_at_before_it_is_used(here: ContractNode) -> None:
     first, _ = await two(here, play())
     now = here.clock.now()
-    first.failed_at, first.illness = now - 10, "still ill"
+    first.health.failed_at, first.health.illness = now - 10, "still ill"
     first.state, first.code = DriverState.UNAVAILABLE, "health_check_failed"
     await here.call("test__play", {"label": "counts"}).result()
-    assert (first.looked, await played(here, "old", "counts")) == (0, 1)
-    first.failed_at = now - 601  # twice the usual time between checks
+    assert (first.health.looked, await played(here, "old", "counts")) == (0, 1)
+    first.health.failed_at = now - 601  # twice the usual time between checks
     await here.call("test__play", {"label": "ill"}).result()
-    assert (first.looked, await played(here, "old", "ill")) == (1, 1)
-    first.illness = None
+    assert (first.health.looked, await played(here, "old", "ill")) == (1, 1)
+    first.health.illness = None
     await here.call("test__play", {"label": "well"}).result()
-    assert (first.looked, await played(here, "new", "well")) == (2, 1)
+    assert (first.health.looked, await played(here, "new", "well")) == (2, 1)
 
 
 # What goes wrong inside

@@ -63,9 +63,9 @@ def answers() -> Iterator[dict[str, Any]]:
 async def test_a_ping_is_the_question_of_the_servers_era(stage: DriverStage, era: str) -> None:
     provider = await wait_until_settled(stage.provider("--era", era, health_check={"method": "ping"}))
     before = len(stage.log.methods)
-    assert await provider.check_health() is None
+    assert await provider.health.check() is None
     assert stage.log.methods[before:][-1] == {"legacy": "ping", "modern": "server/discover"}[era]
-    assert provider.passed_at is not None
+    assert provider.health.passed_at is not None
 
 
 @pytest.mark.req("AIP-30.health-1")
@@ -92,19 +92,19 @@ async def test_a_check_does_not_wake_a_server(stage: DriverStage) -> None:
         stage.provider(health_check={"method": "ping"}, metadata={"idle_timeout_ms": 1000})
     )
     await until(lambda: stage.node.calls.keepers[KEY].link.standing.state is LinkState.ASLEEP, 5)
-    assert await provider.check_health() is None
+    assert await provider.health.check() is None
     assert len(stage.log.starts) == 1
-    assert provider.passed_at is None
+    assert provider.health.passed_at is None
 
 
 @pytest.mark.req("AIP-30.health-1")
 async def test_a_command_is_healthy_when_it_ends_as_expected(stage: DriverStage) -> None:
     flag = stage.folder / "well"
     provider = await wait_until_settled(stage.provider(health_check={"method": "exec", "cmd": f"test -e {flag}"}))
-    assert "exited with code 1" in (await provider.check_health() or "")
+    assert "exited with code 1" in (await provider.health.check() or "")
     assert provider.state is DriverState.UNAVAILABLE
     flag.touch()
-    assert await provider.check_health() is None
+    assert await provider.health.check() is None
     assert provider.state is DriverState.READY
 
 
@@ -112,9 +112,9 @@ async def test_a_command_is_healthy_when_it_ends_as_expected(stage: DriverStage)
 async def test_an_address_is_healthy_when_it_answers_as_expected(stage: DriverStage, answers: dict[str, Any]) -> None:
     check = {"method": "http", "http": {"method": "GET", "url": answers["url"], "expect_status": 204}}
     provider = await wait_until_settled(stage.provider(health_check=check, network={"egress": ["127.0.0.1"]}))
-    assert "HTTP status 200" in (await provider.check_health() or "")
+    assert "HTTP status 200" in (await provider.health.check() or "")
     answers["status"] = 204
-    assert await provider.check_health() is None
+    assert await provider.health.check() is None
 
 
 @pytest.mark.req("AIP-transport-6")

@@ -440,7 +440,7 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
         self.tries += 1
         if self.decision.resolution.ranked[self.at].check_first:
             # AIP-30.resolve-2: its last health check failed too long ago to count
-            self.begin(self.provider.check_health(), self._on_health)
+            self.begin(self.provider.health.check(), self._on_health)
         else:
             self.lease_link(self.provider)
 

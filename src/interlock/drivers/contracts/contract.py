@@ -255,7 +255,7 @@ class CompiledContract:
             for provider in self.providers
         ]
         if self._checked:
-            states += [(provider.passed_at, provider.failed_at) for provider in self._checked]
+            states += [(provider.health.passed_at, provider.health.failed_at) for provider in self._checked]
         if last is not None and pinned is None and not dropped and last[0] == states:
             return last[1]
         key = (pinned, *states, *sorted(dropped))
@@ -329,8 +329,8 @@ class CompiledContract:
             refusal=refusal,
             auth="unauthed" if unauthed else "unknown",
             login=provider.login if unauthed else None,
-            passed_at=provider.passed_at,
-            failed_at=provider.failed_at,
+            passed_at=provider.health.passed_at,
+            failed_at=provider.health.failed_at,
         )
 
     def outlook(self, clock: Clock) -> Outlook:

@@ -289,20 +289,24 @@ class HealthSchedule:
     auth.refresh has passed.
     """
 
-    def __init__(self, provider: "DriverProvider", installed: installation.Installed, keeper: DriverKeeper) -> None:
+    def __init__(self, provider: "DriverProvider") -> None:
         """Prepare the health checks. Each result is passed to `provider.on_health`."""
         self.passed_at: float | None = None  # in the time of the clock
         self.failed_at: float | None = None
         self.driver = driver = provider.driver
         self.clock: Clock = provider.environment.connector_parts.clock
         self._provider = provider
-        self._installed = installed
-        self._keeper = keeper
+        self._server: tuple[installation.Installed, DriverKeeper] | None = None  # once it is installed
         self._checking = BackgroundTasks()
         self._login = driver.auth.refresh if driver.auth is not None else None
         self._login_every_s = inf if self._login is None else self._login.every_s or inf
-        self._login_refreshed_at = self.clock.now()
+        self._login_refreshed_at = inf  # no login is due before the server is installed
         self._refreshing = asyncio.Lock()
+
+    def attach(self, installed: installation.Installed, keeper: DriverKeeper) -> None:
+        """Make checks possible, because the server is installed and has a keeper. Its login counts as new."""
+        self._server = installed, keeper
+        self._login_refreshed_at = self.clock.now()
 
     def start(self) -> None:
         check = self.driver.health_check
@@ -337,13 +341,16 @@ class HealthSchedule:
 
         Return None if there is nothing to check, for example when a ping would wake a sleeping server.
         """
+        if self._server is None:
+            return None
+        installed, keeper = self._server
         environment = self._provider.environment
         match check.method:
             case "ping":
-                return self._ping(self._keeper.link, check) if self._keeper.is_usable else None
+                return self._ping(keeper.link, check) if keeper.is_usable else None
             case "exec":
-                runner = installation.runner_for(self._keeper.link.plan, environment.connector_parts)
-                return exec_health(self.driver, check, self._installed, runner)
+                runner = installation.runner_for(keeper.link.plan, environment.connector_parts)
+                return exec_health(self.driver, check, installed, runner)
             case "http":
                 hosts, ca_file = environment.plan.insecure_hosts, environment.plan.ca_file
                 return http_health(self.driver, check, insecure_hosts=hosts, ca_file=ca_file)

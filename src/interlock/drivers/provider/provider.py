@@ -128,6 +128,7 @@ class DriverProvider:
         self.listing: Listing | None = None  # what the server listed when it was last checked
         self.installed: Installed | None = None
         self.unlisted: str | None = None  # why something that it offers is not in the namespace
+        self.health = HealthSchedule(self)
         self.settled = asyncio.Event()  # the first attempt has ended, whatever its result
         # Nothing in it is the caller's: the server does not learn who called first (AIP-security-8).
         self.connector_parts = msgspec.structs.replace(
@@ -161,7 +162,6 @@ class DriverProvider:
         self._judged: tuple[DriverState, str | None, str | None] = (DriverState.READY, None, None)
         self._starting = BackgroundTasks()
         self._instances: Instances | None = None  # once the server is installed
-        self._health_schedule: HealthSchedule | None = None
         self._health_failure: str | None = None  # why the last health check failed
 
     @property
@@ -184,8 +184,7 @@ class DriverProvider:
         end.
         """
         await self._starting.close()
-        if self._health_schedule is not None:
-            await self._health_schedule.stop()
+        await self.health.stop()
         if self._hook_process is not None and at_once:
             await self._hook_process.stop()
         await self._login_tasks.close()
@@ -212,7 +211,7 @@ class DriverProvider:
                 self.connector_parts = msgspec.structs.replace(self.connector_parts, tls=tls)
             self._instances = Instances(driver, environment, self._make_keeper)
             primary = self._instances.make(None)
-            self._health_schedule = HealthSchedule(self, self.installed, primary.keeper)
+            self.health.attach(self.installed, primary.keeper)
             is_lazy = environment.plan.registration == "lazy"
             snapshot = await self._snapshots.find(self._about()) if is_lazy else None
             expired = await self._logins.load(None)
@@ -237,7 +236,7 @@ class DriverProvider:
         else:
             self._set_state(DriverState.CHECKING, None, None)
             primary.keeper.start()
-        self._health_schedule.start()
+        self.health.start()
 
     async def _install(self) -> Installed:
         """Install the server. If that fails, try again after pauses that become longer."""
@@ -486,22 +485,6 @@ class DriverProvider:
         if self.on_changed is not None:
             self.on_changed(self)
 
-    # Health
-
-    async def check_health(self) -> str | None:
-        """Run the health check now. Return why it failed, or None if the server is healthy or has no check."""
-        return None if self._health_schedule is None else await self._health_schedule.check()
-
-    @property
-    def passed_at(self) -> float | None:
-        """Return when the health check last passed, or None if it has not passed yet."""
-        return None if self._health_schedule is None else self._health_schedule.passed_at
-
-    @property
-    def failed_at(self) -> float | None:
-        """Return when the health check last failed, or None if it has not failed."""
-        return None if self._health_schedule is None else self._health_schedule.failed_at
-
     # Leases
 
     def find_ready_lease(self, caller: Caller) -> InstanceLease | None:
@@ -511,7 +494,7 @@ class DriverProvider:
         instances = self._instances
         if instances is None or self.state not in _SERVES:
             return None
-        if self._health_schedule is not None and self._health_schedule.is_login_due:
+        if self.health.is_login_due:
             return None
         instance = instances.find(self._tenant_of(caller))
         if instance is None or not (instance.keeper.is_usable and instance.keeper.is_current and instance.is_fit):
@@ -537,8 +520,7 @@ class DriverProvider:
                 expired = str(error)
             if expired is not None:
                 return self._unauthed_error(expired)
-        if self._health_schedule is not None:
-            await self._health_schedule.refresh_login()
+        await self.health.refresh_login()
         lease = await instances.borrow(who, timeout_s)
         if lease is None:
             message = "all processes of this tool's server are busy; try again later"
