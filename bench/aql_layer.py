@@ -107,7 +107,7 @@ async def _measure(turns: int) -> dict[str, list[float]]:
     current, native, catalog = CurrentPlan(plan), NativeOperations(), way.catalog
     names = LiveOperationNames(current, catalog.live, native)
     adapter = AqlAdapter(catalog, names, nobody, Clock(), loop)
-    surface = AqlSurface(dispatch, adapter, "single")
+    surface = AqlSurface(dispatch, adapter, "single", nobody)
     every = {FLAT: _Turn(dispatch, caller, sink, b'"server__echo"', msgspec.json.encode(PARAMS))}
     for kind, text in _requests().items():
         every[kind] = _Turn(surface, caller, sink, b'"mcp_aql"', text)

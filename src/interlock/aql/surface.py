@@ -11,13 +11,13 @@ operation, in the order that MCP-AQL 3.2 prescribes:
 6. make the same call that a flat client would make: through the same guard, and with the same argument bytes wherever
    no name needs to be mapped.
 
-There is no second way to a link. Native operations of the node, batches and introspection are answered here.
-`AqlLists` is what the fronts ask for lists, in place of the lists of the flat namespace.
+There is no second way to a link. Native operations of the node, batches and introspection are answered here. The fronts
+also ask the surface for lists, in place of the lists of the flat namespace.
 """
 
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ from interlock.catalog.catalog import View
 from interlock.core.background import BackgroundTasks
 from interlock.core.calls.call import Call
 from interlock.core.calls.caller import Caller, ClientRequest, ViewKey
-from interlock.dispatch.availability import ArrivingCall, MissingServer
+from interlock.dispatch.availability import ArrivingCall
 from interlock.dispatch.dispatch import Dispatch
 from interlock.fronts.lists import SERVER_META, ListCache
 from interlock.mcp.meta import PROGRESS_TOKEN
@@ -73,118 +73,6 @@ PROTOCOL_BYTES: Final = 1500
 HOW: Final = 'more by {"query":"operations","search":"WORDS"}, "prefix":"SERVER__", or "after":"..." of page_info.next'
 
 
-class Introspection:
-    """The answers to `introspect` (7), which lists and describes the operations that a caller may call.
-
-    Operations that the caller may not see are never mentioned.
-
-    The list of a large catalogue would fill the context of a model before its first call. Therefore a request without
-    parameters gets the complete list only up to `WHOLE_MAX` operations. Beyond that, it gets a first page that explains
-    how to get the rest.
-    """
-
-    def __init__(self, adapter: AqlAdapter) -> None:
-        self._adapter = adapter
-
-    def answer(
-        self, caller: Caller, request: OperationRequest, endpoints: AqlEndpoints, missing: Sequence[MissingServer]
-    ) -> OperationAnswer:
-        """Answer `introspect`. `missing` are servers that are still connecting, so their operations cannot be
-        listed.
-        """
-        query = introspection.read_query(request, strict=self._adapter.plan.aql.strict_mode)
-        if isinstance(query, AqlFailure):
-            return OperationAnswer(failure=query)
-        index = self._adapter.index(caller)
-        if query.query == "types":  # AQL-9.2-1
-            return OperationAnswer(data=self._types(index, query.name))
-        if query.name is not None:
-            entry = index.by_name.get(query.name)
-            if entry is not None:
-                return OperationAnswer(data={"operation": introspection.operation_details(entry.operation, endpoints)})
-            near = ", ".join(index.near(query.name)[:SUGGESTED_MAX])
-            # The schema of the answer has no place for suggestions, so they are content beside it.
-            text = f"There is no operation '{query.name[:NAME_SHOWN_MAX]}'. Did you mean {near}?"
-            if (absent := self._adapter.find_absent(caller, query.name)) is not None:
-                whose = "" if absent.qualified is not None else f"The operations of {absent.segment} are not known: "
-                text = f"The operation '{query.name[:NAME_SHOWN_MAX]}' is not there now. {whose}{absent.text}."
-            blocks = (Raw(encode_value({"type": "text", "text": text})),) if near or absent is not None else ()
-            return OperationAnswer(data={"operation": None}, blocks=blocks)
-        data = self._operations(caller, index, query, endpoints)
-        if missing:
-            servers = [{"server": server.server, "state": server.state} for server in missing]
-            data["_protocol"]["missing_servers"] = servers
-        return OperationAnswer(data=data)
-
-    def _operations(
-        self, caller: Caller, index: OperationIndex, query: introspection.IntrospectQuery, endpoints: AqlEndpoints
-    ) -> dict[str, Any]:
-        """Return one page of the operations that match the query, together with the object `_protocol`."""
-        # AQL-X-22: the list itself describes the protocol; pages and searches only say what they add
-        is_first = query.search is None and not query.prefix and query.after is None
-        protocol: dict[str, Any] = {"version": SPEC_VERSION}
-        if is_first:
-            protocol = self._adapter.protocol(endpoints, caller)
-        entries = index.entries
-        if query.prefix:
-            entries = [entry for entry in entries if entry.name.startswith(query.prefix)]
-        if query.search is not None:
-            fitting = index.search(query.search, len(index.entries))
-            with_prefix = set(entries) if query.prefix else None
-            entries = [entry for entry in fitting if with_prefix is None or entry in with_prefix]
-        total = len(entries)
-        is_cut = not query.is_paged and total > introspection.WHOLE_MAX
-        start = _start(entries, query.after)
-        most = query.first or (introspection.PAGE if query.is_paged or is_cut else total)
-        page: list[dict[str, str]] = []
-        size = 0
-        for entry in entries[start : start + most]:
-            family = endpoints.profile.family(entry.name, entry.category, entry.family)
-            shown = introspection.operation_info(entry.name, entry.category, family, entry.operation.summary)
-            size += len(shown["name"]) + len(shown["description"]) + len(shown["endpoint"]) + ITEM_FRAME_BYTES
-            if is_cut and page and size > introspection.FIRST_PAGE_BYTES - PROTOCOL_BYTES:
-                break
-            page.append(shown)
-        listed = [index.by_name[shown["name"]] for shown in page]
-        levels = {entry.name: entry.danger_word for entry in listed if entry.danger.level >= Danger.DESTRUCTIVE}
-        if levels and self._adapter.plan.aql.danger.enforce:
-            protocol["danger_levels"] = levels
-        surfaces = {  # what the registry of tool surface names says about the tool of an operation (REG-4.2-9)
-            entry.name: entry.route.surface.meta
-            for entry in listed
-            if entry.route is not None and entry.route.surface is not None
-        }
-        if surfaces:
-            protocol["surfaces"] = surfaces
-        if query.is_paged or is_cut:
-            end = start + len(page)
-            info: dict[str, Any] = {"total": total, "returned": len(page)}
-            info["next"] = page[-1]["name"] if page and end < total else None
-            if is_cut:
-                info["how"] = HOW
-            protocol["page_info"] = info
-        return {"_protocol": protocol, "operations": page}
-
-    def _types(self, index: OperationIndex, name: str | None) -> dict[str, Any]:
-        """Return the list of all types, or the details of one type if `name` is set.
-
-        For a large catalogue only the types of the protocol are listed; types of operations can still be requested by
-        name.
-        """
-        types: dict[str, TypeDeclaration] = {declared.name: declared for declared in self._adapter.types()}
-        for entry in index.entries if name not in types else ():
-            # The types of a tool begin with the name of its operation. Other tools need not be read.
-            if name is None:
-                is_read = len(index.entries) <= introspection.WHOLE_MAX
-            else:
-                is_read = entry.native is not None or name.lower().startswith(entry.name.replace("_", ""))
-            for declared in entry.operation.types if is_read else ():
-                types.setdefault(declared.name, declared)
-        if name is None:
-            return {"types": [declared.info() for declared in types.values()]}
-        return {"type": types[name].details() if name in types else None}  # AQL-9.2-1
-
-
 def _start(entries: list[OperationEntry], after: str | None) -> int:
     """Return the index at which a page starts: after the last operation of the previous page, even if that operation
     has moved.
@@ -197,21 +85,32 @@ def _start(entries: list[OperationEntry], after: str | None) -> int:
     return next((place for place, entry in enumerate(entries) if entry.name > after), len(entries))
 
 
+# The endpoints change only with the configuration.
+LIST_TTL_MS: Final = 3_600_000
+
+INTRODUCTION: Final = (
+    "Interlock gathers several MCP servers behind a few tools. Every tool takes an operation and its params; the"
+    " operation introspect finds operations by words and shows how each is called."
+)
 _LOOP_OPERATIONS: Final = frozenset(declaration.name for declaration in DECLARATIONS)
 _LOOP_OFF: Final = "The safety loop is disabled here"
 
 
 class AqlSurface:
-    """The dispatcher for AQL clients, which see a few endpoint tools instead of all tools. There is one for each mode.
+    """The dispatcher and the lists for AQL clients, which see a few endpoint tools instead of all tools. There is one
+    surface for each mode.
 
-    Prompts, resources, completion and confirmation have no counterpart in MCP-AQL and are passed on unchanged.
+    Prompts, resources, completion and confirmation have no counterpart in MCP-AQL and are passed on unchanged: calls to
+    the dispatcher, lists to those of the flat namespace (`flat`).
     """
 
-    def __init__(self, dispatch: Dispatch, adapter: AqlAdapter, mode: Mode) -> None:
+    unchanging = frozenset({"tools"})
+
+    def __init__(self, dispatch: Dispatch, adapter: AqlAdapter, mode: Mode, flat: ListCache) -> None:
         self.dispatch = dispatch
         self.adapter = adapter
         self._mode: Mode = mode
-        self._introspection = Introspection(adapter)
+        self._flat = flat
         self._tasks = BackgroundTasks()  # of native operations
         self._guidance = Guidance(adapter, mode, dispatch.budgets)
         self._listed: tuple[object, bytes] | None = None
@@ -220,36 +119,6 @@ class AqlSurface:
         self.read_resource = dispatch.read_resource
         self.complete = dispatch.complete
         self.confirm = dispatch.confirm
-
-    def tools(self) -> bytes:
-        """Return the JSON array for tools/list. The bytes change only when the configuration changes."""
-        plan = self.adapter.plan
-        version = (id(plan.aql), self.adapter.loop.mode())
-        if self._listed is None or self._listed[0] != version:
-            rule = self.adapter.loop.instructions()
-            listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch, rule=rule)
-            self._listed = (version, listed)
-        return self._listed[1]
-
-    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        """Return the answer to a tools/call of an endpoint tool that is not UTF-8 (AQL 4.7.1). Return None for other
-        messages.
-        """
-        try:
-            data.decode()
-            return None
-        except UnicodeDecodeError as error:
-            offset = error.start
-        try:
-            message = json.loads(data.decode("utf-8", "replace"))
-            is_call = message["method"] == TOOLS_CALL and isinstance(message["id"], int | str)
-            tool = message["params"]["name"]
-        except (ValueError, TypeError, KeyError, RecursionError):
-            return None
-        if not is_call or not isinstance(tool, str) or tool not in self.adapter.endpoints(self._mode).by_name:
-            return None
-        envelope = failed(errors.invalid_encoding("request", offset))  # AQL-4.7.1-1
-        return encode_result(encode_value(message["id"]), tool_result(envelope, is_error=False, is_modern=is_modern))
 
     # Calls
 
@@ -371,8 +240,106 @@ class AqlSurface:
         return self._introspect(caller, request)
 
     def _introspect(self, caller: Caller, request: OperationRequest) -> OperationAnswer:
-        missing = self.dispatch.arrivals.missing(self.view(caller.key))
-        return self._introspection.answer(caller, request, self.adapter.endpoints(self._mode), missing)
+        """Answer `introspect` (7), which lists and describes the operations that a caller may call. Operations that the
+        caller may not see are never mentioned.
+
+        The list of a large catalogue would fill the context of a model before its first call. Therefore a request
+        without parameters gets the complete list only up to `WHOLE_MAX` operations. Beyond that, it gets a first page
+        that explains how to get the rest. Servers that are still connecting are named, because their operations cannot
+        be listed.
+        """
+        query = introspection.read_query(request, strict=self.adapter.plan.aql.strict_mode)
+        if isinstance(query, AqlFailure):
+            return OperationAnswer(failure=query)
+        endpoints = self.adapter.endpoints(self._mode)
+        index = self.adapter.index(caller)
+        if query.query == "types":  # AQL-9.2-1
+            return OperationAnswer(data=self._types(index, query.name))
+        if query.name is not None:
+            entry = index.by_name.get(query.name)
+            if entry is not None:
+                return OperationAnswer(data={"operation": introspection.operation_details(entry.operation, endpoints)})
+            near = ", ".join(index.near(query.name)[:SUGGESTED_MAX])
+            # The schema of the answer has no place for suggestions, so they are content beside it.
+            text = f"There is no operation '{query.name[:NAME_SHOWN_MAX]}'. Did you mean {near}?"
+            if (absent := self.adapter.find_absent(caller, query.name)) is not None:
+                whose = "" if absent.qualified is not None else f"The operations of {absent.segment} are not known: "
+                text = f"The operation '{query.name[:NAME_SHOWN_MAX]}' is not there now. {whose}{absent.text}."
+            blocks = (Raw(encode_value({"type": "text", "text": text})),) if near or absent is not None else ()
+            return OperationAnswer(data={"operation": None}, blocks=blocks)
+        data = self._operations(caller, index, query, endpoints)
+        if missing := self.dispatch.arrivals.missing(self.view(caller.key)):
+            servers = [{"server": server.server, "state": server.state} for server in missing]
+            data["_protocol"]["missing_servers"] = servers
+        return OperationAnswer(data=data)
+
+    def _operations(
+        self, caller: Caller, index: OperationIndex, query: introspection.IntrospectQuery, endpoints: AqlEndpoints
+    ) -> dict[str, Any]:
+        """Return one page of the operations that match the query, together with the object `_protocol`."""
+        # AQL-X-22: the list itself describes the protocol; pages and searches only say what they add
+        is_first = query.search is None and not query.prefix and query.after is None
+        protocol: dict[str, Any] = {"version": SPEC_VERSION}
+        if is_first:
+            protocol = self.adapter.protocol(endpoints, caller)
+        entries = index.entries
+        if query.prefix:
+            entries = [entry for entry in entries if entry.name.startswith(query.prefix)]
+        if query.search is not None:
+            fitting = index.search(query.search, len(index.entries))
+            with_prefix = set(entries) if query.prefix else None
+            entries = [entry for entry in fitting if with_prefix is None or entry in with_prefix]
+        total = len(entries)
+        is_cut = not query.is_paged and total > introspection.WHOLE_MAX
+        start = _start(entries, query.after)
+        most = query.first or (introspection.PAGE if query.is_paged or is_cut else total)
+        page: list[dict[str, str]] = []
+        size = 0
+        for entry in entries[start : start + most]:
+            family = endpoints.profile.family(entry.name, entry.category, entry.family)
+            shown = introspection.operation_info(entry.name, entry.category, family, entry.operation.summary)
+            size += len(shown["name"]) + len(shown["description"]) + len(shown["endpoint"]) + ITEM_FRAME_BYTES
+            if is_cut and page and size > introspection.FIRST_PAGE_BYTES - PROTOCOL_BYTES:
+                break
+            page.append(shown)
+        listed = [index.by_name[shown["name"]] for shown in page]
+        levels = {entry.name: entry.danger_word for entry in listed if entry.danger.level >= Danger.DESTRUCTIVE}
+        if levels and self.adapter.plan.aql.danger.enforce:
+            protocol["danger_levels"] = levels
+        surfaces = {  # what the registry of tool surface names says about the tool of an operation (REG-4.2-9)
+            entry.name: entry.route.surface.meta
+            for entry in listed
+            if entry.route is not None and entry.route.surface is not None
+        }
+        if surfaces:
+            protocol["surfaces"] = surfaces
+        if query.is_paged or is_cut:
+            end = start + len(page)
+            info: dict[str, Any] = {"total": total, "returned": len(page)}
+            info["next"] = page[-1]["name"] if page and end < total else None
+            if is_cut:
+                info["how"] = HOW
+            protocol["page_info"] = info
+        return {"_protocol": protocol, "operations": page}
+
+    def _types(self, index: OperationIndex, name: str | None) -> dict[str, Any]:
+        """Return the list of all types, or the details of one type if `name` is set.
+
+        For a large catalogue only the types of the protocol are listed; types of operations can still be requested by
+        name.
+        """
+        types: dict[str, TypeDeclaration] = {declared.name: declared for declared in self.adapter.types()}
+        for entry in index.entries if name not in types else ():
+            # The types of a tool begin with the name of its operation. Other tools need not be read.
+            if name is None:
+                is_read = len(index.entries) <= introspection.WHOLE_MAX
+            else:
+                is_read = entry.native is not None or name.lower().startswith(entry.name.replace("_", ""))
+            for declared in entry.operation.types if is_read else ():
+                types.setdefault(declared.name, declared)
+        if name is None:
+            return {"types": [declared.info() for declared in types.values()]}
+        return {"type": types[name].details() if name in types else None}  # AQL-9.2-1
 
     def _misplaced(self, entry: OperationEntry, tool: EndpointTool) -> AqlFailure | None:
         """Return the failure for an operation that was sent to the endpoint of another family. Return None if the
@@ -488,6 +455,54 @@ class AqlSurface:
     ) -> Call:
         return self._own(client_request, OperationAnswer(failure=failure), deliver, target)
 
+    # The lists of a client, its introduction, and the answers to messages that cannot be read
+
+    def tools(self) -> bytes:
+        """Return the JSON array for tools/list. The bytes change only when the configuration changes."""
+        plan = self.adapter.plan
+        version = (id(plan.aql), self.adapter.loop.mode())
+        if self._listed is None or self._listed[0] != version:
+            rule = self.adapter.loop.instructions()
+            listed = endpoint_tools(self.adapter.endpoints(self._mode), has_batch=plan.aql.batch, rule=rule)
+            self._listed = (version, listed)
+        return self._listed[1]
+
+    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
+        """Return the endpoint tools. Prompts and resources are those of the flat namespace."""
+        if method != TOOLS_LIST:
+            return self._flat.list(method, key, params, era)
+        items = self.tools()
+        if era is Era.LEGACY:
+            return b'{"tools":%b}' % items
+        values = (items, LIST_TTL_MS, SERVER_META)
+        return b'{"resultType":"complete","tools":%b,"ttlMs":%d,"cacheScope":"public","_meta":%b}' % values
+
+    def when_fresh(self, method: str, then: Callable[[], None]) -> None:
+        if method == TOOLS_LIST:
+            then()
+        else:
+            self._flat.when_fresh(method, then)
+
+    def introduction(self, view: View, only: str | None) -> str:
+        return f"{INTRODUCTION} {self.adapter.loop.instructions()}".rstrip()
+
+    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
+        """Return the answer to a tools/call of an endpoint tool that is not UTF-8 (AQL 4.7.1). Return None for other
+        messages.
+        """
+        if (fault := errors.find_invalid_encoding(data)) is None:
+            return None
+        try:
+            message = json.loads(data.decode("utf-8", "replace"))
+            is_call = message["method"] == TOOLS_CALL and isinstance(message["id"], int | str)
+            tool = message["params"]["name"]
+        except (ValueError, TypeError, KeyError, RecursionError):
+            return None
+        if not is_call or not isinstance(tool, str) or tool not in self.adapter.endpoints(self._mode).by_name:
+            return None
+        result = tool_result(failed(fault), is_error=False, is_modern=is_modern)
+        return encode_result(encode_value(message["id"]), result)
+
 
 def _token(arguments: Arguments, request: OperationRequest) -> str | AqlFailure | None:
     """Return the confirmation token of a request, or None if it has none.
@@ -513,48 +528,3 @@ def _warnings(ignored: tuple[str, ...]) -> tuple[AnswerWarning, ...]:
         medium_warning("DEPRECATION_WARNING", text.format(name), {**details, "deprecated_item": name})
         for name in ignored
     )
-
-
-# The endpoints change only with the configuration.
-LIST_TTL_MS: Final = 3_600_000
-
-INTRODUCTION: Final = (
-    "Interlock gathers several MCP servers behind a few tools. Every tool takes an operation and its params; the"
-    " operation introspect finds operations by words and shows how each is called."
-)
-
-
-class AqlLists:
-    """The lists that a client of an AQL surface gets, its introduction, and the answers to messages that cannot be
-    read.
-
-    Its tools are the endpoint tools. Its prompts and resources are those of the flat namespace
-    (`fronts.lists.ListCache`).
-    """
-
-    unchanging = frozenset({"tools"})
-
-    def __init__(self, flat: ListCache, surface: AqlSurface) -> None:
-        self._flat = flat
-        self._surface = surface
-
-    def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
-        if method != TOOLS_LIST:
-            return self._flat.list(method, key, params, era)
-        items = self._surface.tools()
-        if era is Era.LEGACY:
-            return b'{"tools":%b}' % items
-        values = (items, LIST_TTL_MS, SERVER_META)
-        return b'{"resultType":"complete","tools":%b,"ttlMs":%d,"cacheScope":"public","_meta":%b}' % values
-
-    def when_fresh(self, method: str, then: Callable[[], None]) -> None:
-        if method == TOOLS_LIST:
-            then()
-        else:
-            self._flat.when_fresh(method, then)
-
-    def find_unreadable_answer(self, data: bytes, *, is_modern: bool) -> bytes | None:
-        return self._surface.find_unreadable_answer(data, is_modern=is_modern)
-
-    def introduction(self, view: View, only: str | None) -> str:
-        return f"{INTRODUCTION} {self._surface.adapter.loop.instructions()}".rstrip()

@@ -38,7 +38,8 @@ from interlock.approvals.trust.passkeys import PasskeyService
 from interlock.aql.adapter import AqlAdapter, LoopAdapter
 from interlock.aql.loop_operations import LoopOperations
 from interlock.aql.operation_index import LiveOperationNames, NativeOperations
-from interlock.aql.surface import AqlLists, AqlSurface
+from interlock.aql.protocol.families import Mode
+from interlock.aql.surface import AqlSurface
 from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.catalog.checks import ArgumentsCheck, RouteCheck
 from interlock.catalog.routes import Route
@@ -506,25 +507,22 @@ def _surfaces(
     eras.
     """
 
-    def pair(name: ServedSurface, surface: AqlSurface) -> FrontPair:
-        own = AqlLists(lists, surface)
+    def pair(name: ServedSurface, adapter: AqlAdapter, mode: Mode) -> FrontPair:
+        surface = AqlSurface(calls.dispatch, adapter, mode, lists)
         return FrontPair(
             name,
-            LegacyFront(surface, own, sessions, calls.audience, tasks, calls.client_tasks),
-            ModernFront(surface, own, calls.audience, tasks, flat.modern.listeners),
+            LegacyFront(surface, surface, sessions, calls.audience, tasks, calls.client_tasks),
+            ModernFront(surface, surface, calls.audience, tasks, flat.modern.listeners),
         )
 
     mode = stores.current.plan.aql.mode
-    aql = AqlSurface(calls.dispatch, calls.aql, mode)
-    single = AqlSurface(calls.dispatch, calls.aql, "single")
     alone = LoopAdapter(calls.catalog, calls.operation_names, stores.recorder, stores.clock, calls.loop_operations)
-    safety = AqlSurface(calls.dispatch, alone, mode)
     return SurfaceChooser(
         {
             "flat": flat,
-            "aql": pair("aql", aql),
-            "aql-single": pair("aql-single", single),
-            "safety": pair("safety", safety),
+            "aql": pair("aql", calls.aql, mode),
+            "aql-single": pair("aql-single", calls.aql, "single"),
+            "safety": pair("safety", alone, mode),
         },
         stores.current,
         calls.catalog,

@@ -15,7 +15,7 @@ from interlock.aql.operation_index import OperationContext
 from interlock.aql.protocol.errors import resource_not_found
 from interlock.aql.protocol.model import RESERVED_BY_VERSION, SPEC_VERSION, AqlOperation, Category, check_operation
 from interlock.aql.protocol.results import read_result
-from interlock.aql.surface import Introspection
+from interlock.aql.surface import AqlSurface
 
 SOURCES = Path(__file__).parents[3] / "src" / "interlock"
 LEAKS = [
@@ -83,7 +83,7 @@ def test_a_fault_is_an_envelope_with_a_reference_that_the_log_repeats(
 
             refs = [(await fails({"operation": "get_broken"}))["error"]["details"]["ref"]]
             with monkeypatch.context() as patched:
-                patched.setattr(Introspection, "answer", break_)
+                patched.setattr(AqlSurface, "_introspect", break_)
                 said = await fails({"operation": "introspect", "params": {"query": "operations"}})
                 assert set(said["error"]) == {"code", "message"}  # its shape has no place for the reference
             with monkeypatch.context() as patched:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.sdk.aql_library import Document, Library, Metadata
 
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, TypeDeclaration
-from interlock.aql.protocol.validation import merged, merged_text
+from interlock.aql.protocol.validation import merged
 from interlock.sdk.aql import Adapter, DeclarationInvalid
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
@@ -43,17 +43,7 @@ def test_the_merge_is_that_of_rfc_7396(stored: dict[str, Any], changes: dict[str
     expected = _reference(stored, changes)
     assert merged(stored, changes) == expected
     assert list(merged(stored, changes)) == list(expected)
-    assert json.loads(merged_text(json.dumps(stored).encode(), json.dumps(changes).encode())) == expected
     assert json.dumps(stored) == before
-
-
-@pytest.mark.req("AQL-4.5.1-2")
-def test_of_a_text_everything_that_is_not_replaced_stays_as_it_was_written() -> None:
-    stored = b'{"n":1.50e3,"big":12345678901234567890123,"deep":{"x":1.0,"y":2}}'
-    changed = merged_text(stored, b'{"deep":{"y":null,"z":0.10}}')
-    assert changed == b'{"n":1.50e3,"big":12345678901234567890123,"deep":{"x":1.0,"z":0.10}}'
-    with pytest.raises(ValueError, match="objects"):
-        merged_text(b"[]", b"{}")
 
 
 @pytest.mark.req("AQL-4.5.1-3", "AQL-4.5.1-4", "AQL-4.5.1-5", "AQL-4.5.2-1")
@@ -68,12 +58,10 @@ def test_the_worked_example() -> None:
     }
     after = {"title": "Updated Title", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
     assert merged(before, changes) == after
-    assert json.loads(merged_text(json.dumps(before).encode(), json.dumps(changes).encode())) == after
     assert merged({"metadata": {"author": 1}}, {"metadata": {"author": None}}) == {"metadata": {}}
     assert merged({"a": 1}, {"b": None, "a": ""}) == {"a": ""}
     assert merged({"tags": [1]}, {"tags": []}) == {"tags": []}
     assert merged({"tags": [{"a": 1, "b": 2}]}, {"tags": [{"a": 3}]}) == {"tags": [{"a": 3}]}
-    assert merged_text(b'{"tags":[{"a":1,"b":2}]}', b'{"tags":[{"a":3}]}') == b'{"tags":[{"a":3}]}'
     assert merged({"metadata": {"author": 1}}, {"metadata": {}}) == {"metadata": {"author": 1}}
     assert merged({"a": 1}, {"a": {"x": 1, "y": None}}) == {"a": {"x": 1}}
 

@@ -164,6 +164,15 @@ def invalid_encoding(location: str | None = None, byte_offset: int | None = None
     return failure(Code.VALIDATION_INVALID_ENCODING, "Invalid character encoding in request", details)
 
 
+def find_invalid_encoding(request: bytes) -> AqlFailure | None:
+    """Return the failure for a request that is not UTF-8 (4.7.1), or None if it is."""
+    try:
+        request.decode()
+    except UnicodeDecodeError as error:
+        return invalid_encoding("request", error.start)  # AQL-4.7.1-1
+    return None
+
+
 def too_large(limit_type: str, limit: int, actual: int, **more: Any) -> AqlFailure:
     # AQL-4.7.5-7
     details = {"limit_type": limit_type, "limit_value": limit, "actual_value": actual, "unit": UNITS[limit_type]}

@@ -10,8 +10,6 @@ that a deeply nested text costs one pass. Small ordinary texts, which are nearly
 
 import re
 from collections.abc import Mapping
-from itertools import accumulate, count
-from operator import sub
 from typing import Final
 
 import msgspec
@@ -20,7 +18,7 @@ from msgspec import Raw
 from interlock.aql.protocol import errors
 from interlock.aql.protocol.errors import AqlFailure, Code
 from interlock.wire.jsonrpc.codec import decode_array, decode_object, find_string
-from interlock.wire.jsontext.canonical import find_doubled_keys
+from interlock.wire.jsontext.canonical import STRING, find_doubled_keys, nesting_depth
 
 KEYS: Final[Mapping[str, str]] = {  # our setting -> its name in `_protocol.limits`
     "request_bytes": "max_request_size",  # AQL-4.7.5-8
@@ -39,12 +37,8 @@ RANGES: Final[Mapping[str, tuple[int, int]]] = {
     "nesting_depth": (8, 64),
     "batch_operations": (1, 1000),
 }
-# A string to its end, or to the end of a text that does not end it: nothing is looked at twice.
-_STRING: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
 _INNERMOST: Final = re.compile(rb"\[,*\]|\{,*\}")
 _NO_STRUCTURE: Final = bytes(byte for byte in range(256) if byte not in b"[]{},")
-# Two for what opens, nothing for what closes: the running sum less the number of brackets is the depth.
-_DEPTHS: Final = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
 _ESCAPE: Final = re.compile(rb"\\(?:u([0-9a-fA-F]{4})|.)", re.DOTALL)
 _SUSPECT: Final = re.compile(rb"\\u(?:0000|[dD][89a-fA-F])")
 
@@ -79,7 +73,7 @@ def check_request(text: bytes, limits: PayloadLimits, *, nul_allowed: bool = Fal
             return fault
     if text.find(b"\\u") >= 0 and _SUSPECT.search(text):
         # Reject surrogate halves and U+0000, however they are escaped.
-        for token in _STRING.finditer(text):
+        for token in STRING.finditer(text):
             if b"\\u" not in token[0]:
                 continue
             high_ends: int | None = None
@@ -102,9 +96,8 @@ def _measure(text: bytes, limits: PayloadLimits) -> AqlFailure | None:
     The largest value of each kind is compared, so that the order in which limits are checked does not depend on the
     text. The work is done by a few passes in C, so that a text of brackets costs hardly more than one string.
     """
-    structure = _STRING.sub(b"", text).translate(None, _NO_STRUCTURE)
-    steps = structure.translate(_DEPTHS, b",")
-    deepest = max(map(sub, accumulate(steps), count(1)), default=0)
+    structure = STRING.sub(b"", text).translate(None, _NO_STRUCTURE)
+    deepest = nesting_depth(structure)
     if deepest > limits.nesting_depth:  # AQL-4.7.5-1
         return errors.too_large("nesting_depth", limits.nesting_depth, deepest)
     widest = 0
@@ -118,7 +111,7 @@ def _measure(text: bytes, limits: PayloadLimits) -> AqlFailure | None:
         return errors.too_large("array_elements", limits.array_elements, widest + 1)
     longest = 0
     if len(text) > limits.string_bytes:
-        long = (each for each in _STRING.findall(text) if len(each) - 2 > limits.string_bytes)
+        long = (each for each in STRING.findall(text) if len(each) - 2 > limits.string_bytes)
         longest = max((_string_bytes(each[1:-1]) for each in long), default=0)
     if longest > limits.string_bytes:  # AQL-4.7.5-1
         return errors.too_large("string_length", limits.string_bytes, longest)

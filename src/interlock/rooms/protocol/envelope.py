@@ -17,8 +17,6 @@ function returns one envelope from `system:gateway`; the caller passes its id an
 import re
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from itertools import accumulate, count
-from operator import sub
 from typing import Any, Final, Literal
 
 import msgspec
@@ -26,7 +24,7 @@ from msgspec import Raw
 
 from interlock.rooms.protocol.participants import GATEWAY, Participant, Privilege
 from interlock.wire.jsonrpc.codec import hide
-from interlock.wire.jsontext.canonical import find_doubled_keys
+from interlock.wire.jsontext.canonical import find_doubled_keys, nesting_depth
 from interlock.wire.refusal import Refusal
 
 # The codes of refused envelopes and of refused decisions on proposals.
@@ -78,13 +76,9 @@ KIND_CHARS_MAX: Final = 64
 BRACKETS_MAX: Final = 100_000  # of arrays and objects: looking at each takes time
 
 _KNOWN: Final = frozenset(("protocol", "id", "ts", "from", "to", "kind", "correlation_id", "payload"))
-_STRING: Final = re.compile(rb'"(?:[^"\\]|\\.)*"', re.DOTALL)
 _STAMP: Final = re.compile(r"\d{4}-\d\d-\d\d[Tt]\d\d:\d\d:\d\d(\.\d{1,9})?([Zz]|[+-]\d\d:\d\d)")
 _FRACTION: Final = re.compile(r"\.\d+")
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f]")
-# Two for what opens, nothing for what closes: the running sum less the number of brackets is the depth.
-_DEPTHS: Final = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
-_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
 
 _decode_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _decode_string = msgspec.json.Decoder(str, strict=True).decode
@@ -207,10 +201,7 @@ def _members_untrusted(data: bytes) -> dict[str, Raw] | EnvelopeRefusal:
         return EnvelopeRefusal("invalid_json", "an envelope is JSON, one object in each message")
     if data.count(b"{") + data.count(b"[") > BRACKETS_MAX:
         return EnvelopeRefusal("invalid_json", f"an envelope holds at most {BRACKETS_MAX} arrays and objects")
-    brackets = b""
-    if data.count(b"{") + data.count(b"[") > NESTING_MAX:
-        brackets = _STRING.sub(b"", data).translate(_DEPTHS, _NO_BRACKETS)
-    if max(map(sub, accumulate(brackets), count(1)), default=0) > NESTING_MAX:
+    if data.count(b"{") + data.count(b"[") > NESTING_MAX and nesting_depth(data) > NESTING_MAX:
         return EnvelopeRefusal("invalid_json", f"an envelope is nested at most {NESTING_MAX} levels deep")
     # Readers who ignore case take a member such as "KIND" for a member of MCPx.
     variant = next((key for key in members if key not in _KNOWN and key.casefold() in _KNOWN), None)

@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 import msgspec
 from msgspec import Raw
 
-from interlock.aql.protocol.envelope import failed
-from interlock.aql.protocol.errors import invalid_encoding
+from interlock.aql.protocol.envelope import failed, tool_result
+from interlock.aql.protocol.errors import find_invalid_encoding
 from interlock.mcp.methods import CANCELLED, INITIALIZE
 from interlock.mcp.modern_requests import validate_request
 from interlock.net.message_pipe import MessagePipe
@@ -145,21 +145,15 @@ def answer_unreadable(data: bytes) -> bytes | None:
     """Return the error envelope for a tools/call that contains invalid UTF-8 (4.7.1). Return None if the bytes are
     valid UTF-8 or not a tools/call.
     """
-    try:
-        data.decode()
+    if (fault := find_invalid_encoding(data)) is None:
         return None
-    except UnicodeDecodeError as error:
-        offset = error.start
     try:
         message = codec.decode_untrusted(data.decode(errors="replace").encode())
     except codec.CodecError:
         return None
     if not isinstance(message, codec.Request) or message.method != "tools/call":
         return None
-    envelope = failed(invalid_encoding("request", offset))
-    content = [{"type": "text", "text": envelope.decode()}]
-    result = {"content": content, "structuredContent": Raw(envelope), "isError": False}
-    return b'{"jsonrpc":"2.0","id":%b,"result":%b}' % (message.id, msgspec.json.encode(result))
+    return codec.encode_result(message.id, tool_result(failed(fault), is_error=False, is_modern=False))
 
 
 Scope = MutableMapping[str, Any]

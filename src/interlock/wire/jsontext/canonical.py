@@ -8,15 +8,19 @@ form is represented by the hash of its bytes.
 `read_untrusted` reads JSON that means one thing to every reader, because what a person approves must be what the tool's
 server reads. Of two equal keys, most readers take the last, some the first; a number beyond the range of a double is
 one value here and another there. Such texts raise `AmbiguousJson`. It is used for calls that are held and for the
-proofs that release them, not for plain traffic, which it would slow down.
+proofs that release them, not for plain traffic, which it would slow down. For that, `nesting_depth` and
+`find_doubled_keys` answer one question each.
 """
 
 import hashlib
 import json
 import math
+import re
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
+from itertools import accumulate, count
 from json.encoder import encode_basestring
+from operator import sub
 from typing import Any, Final, NoReturn
 
 from msgspec import Raw
@@ -207,6 +211,19 @@ def read_untrusted(data: bytes, *, exact: bool = True) -> Any:
         raise _too_deep() from None
     _look_over(value)
     return value
+
+
+# A string to its end, or to the end of a text that does not end it: nothing is looked at twice.
+STRING: Final = re.compile(rb'"(?:[^"\\]+|\\.)*+"?', re.DOTALL)
+# Two for what opens, nothing for what closes: the running sum less the number of brackets is the depth.
+_DEPTHS: Final = bytes.maketrans(b"[{]}", b"\x02\x02\x00\x00")
+_NO_BRACKETS: Final = bytes(byte for byte in range(256) if byte not in b"[]{}")
+
+
+def nesting_depth(text: bytes) -> int:
+    """Return how deeply arrays and objects are nested in a JSON text. Nothing recurses."""
+    brackets = STRING.sub(b"", text).translate(_DEPTHS, _NO_BRACKETS)
+    return max(map(sub, accumulate(brackets), count(1)), default=0)
 
 
 class _UnambiguousReader:
