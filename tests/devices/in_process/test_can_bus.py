@@ -163,6 +163,7 @@ async def test_devices_of_one_bus_share_it_and_have_separate_ids() -> None:
     try:
         with pytest.raises(TransportFailed, match="0x701"):
             await same.open()
+        await same.close()
         station.put(b"\x01\xa1")
         station.bus.send(can.Message(arbitration_id=0x18DA00F1, data=b"\x01\xa2", is_extended_id=True))
         assert await owners[0].next_message() == b"\xa1"

@@ -159,6 +159,7 @@ async def test_a_broker_that_announces_too_much_as_its_first_word_cannot_be_open
         pump = transport(hostile.port, Owner())
         with pytest.raises(TransportFailed, match=f"and {PACKET_BYTES_MAX} are taken"):
             await pump.open()
+        await pump.close()
         assert hostile.poured < POURED_MAX
 
 
@@ -171,6 +172,7 @@ async def test_a_broker_that_is_lost_while_a_device_joins_does_not_count_as_open
         pump = transport(hostile.port, Owner())
         with pytest.raises(TransportFailed, match="announced a packet"):
             await pump.open()
+        await pump.close()
 
 
 async def acknowledge(reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: bytes = b"") -> None:

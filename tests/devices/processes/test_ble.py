@@ -124,9 +124,11 @@ async def test_a_device_without_the_characteristics_cannot_be_opened(pair: Pair)
     transport = BleTransport("array", description(**keys), pair.owner, SharedConnections())
     with pytest.raises(TransportFailed, match="4d435041-5803"):
         await transport.open()
+    await transport.close()
 
 
 async def test_a_machine_without_bluetooth_says_so() -> None:
     transport = BleTransport("array", description(transport="ble_cbor", address=ADDRESS), Owner(), SharedConnections())
     with pytest.raises(TransportFailed, match=ADDRESS):
         await transport.open()
+    await transport.close()

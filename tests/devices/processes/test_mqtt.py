@@ -85,6 +85,7 @@ async def test_offline_is_lost_and_cannot_be_opened_until_the_device_is_online(p
     await pair.transport.close()
     with pytest.raises(TransportFailed, match="offline"):
         await pair.transport.open()
+    await pair.transport.close()
     await pair.say("status", b"online", retain=True)
     await pair.transport.open()
     await pair.say("up", b"1")
@@ -111,6 +112,7 @@ async def test_devices_of_one_broker_share_a_connection_and_have_separate_topics
         assert len(pair.connections._held) == 1
         with pytest.raises(TransportFailed, match=f"mcpax/{pair.name}/up"):
             await same.open()
+        await same.close()
         await pair.device.publish(f"mcpax/{pair.name}b/up", b"2", qos=1)
         await pair.say("up", b"1")
         assert await owner.next_message() == b"2"
@@ -131,6 +133,7 @@ async def test_a_broker_that_goes_away_loses_the_link_which_can_be_opened_when_i
         await pair.transport.close()
         with pytest.raises(TransportFailed, match=f"127.0.0.1:{broker.port}"):
             await pair.transport.open()
+        await pair.transport.close()
     finally:
         broker.start()
     await pair.transport.open()

@@ -15,6 +15,7 @@ from typing import Any, Final
 from interlock.devices.protocol import cbor_codec, frame_codec, layouts
 from interlock.devices.protocol.cbor_codec import encoded, read_untrusted
 from interlock.devices.protocol.description import DeviceDescription, Event, Field
+from interlock.devices.protocol.device_tools import FIELD_TYPES
 from interlock.devices.protocol.framing import framing_name
 from interlock.devices.protocol.layouts import decode_payload, encode_payload, sent_value
 from interlock.devices.protocol.messages import DeviceFault
@@ -22,7 +23,6 @@ from interlock.devices.protocol.messages import DeviceFault
 BAD_REQUEST: Final = 1  # the status of a call that the device cannot read
 ENTRIES_PER_FRAME: Final = 8  # of an announcement
 _BYTES: Final = 4  # of a field of bytes that says no size
-_MAJOR_TYPES: Final = {"bytes": 2, "text": 3, "f32": 7, "bool": 7, "i8": 1, "i16": 1, "i32": 1}
 
 
 class SimulatedDevice:
@@ -112,7 +112,7 @@ class SimulatedDevice:
     def _announcement(self) -> Iterator[bytes]:
         entries = []
         for tool in self._description.tools:
-            types = [_MAJOR_TYPES.get(field.type, 0) for field in tool.request]
+            types = [FIELD_TYPES[field.type][0] for field in tool.request]
             entries.append({0: tool.id, 1: types, 2: cbor_codec.MAP, 3: tool.name})
         parts = [entries[at : at + ENTRIES_PER_FRAME] for at in range(0, len(entries), ENTRIES_PER_FRAME)] or [[]]
         for number, part in enumerate(parts):

@@ -59,12 +59,8 @@ class BleTransport(Transport):
                 self._client = client
                 await client.start_notify(self._notify, self._receive_untrusted)
         except FAILURES as error:
-            await self.close()
             why = str(error) or "no answer"
             raise TransportFailed(f"the device {self._address} cannot be reached: {why}") from error
-        except BaseException:
-            await self.close()
-            raise
         self._writer = asyncio.create_task(self._write_all(client))
 
     def send(self, message: bytes) -> None:

@@ -84,18 +84,14 @@ class CanTransport(Transport):
         self._to_send.clear()
         is_extended = max(self.rx_id, self.tx_id) > STANDARD_ID_MAX
         mode = isotp.AddressingMode.Normal_29bits if is_extended else isotp.AddressingMode.Normal_11bits
-        try:
-            self._bus.join(self.rx_id, self)
-            self._layer = isotp.TransportLayerLogic(
-                rxfn=lambda timeout: self._frames.popleft() if self._frames else None,
-                txfn=self._put_frame,
-                address=isotp.Address(mode, rxid=self.rx_id, txid=self.tx_id),
-                error_handler=self._count,
-                params={"max_frame_size": min(link.max_frame, MESSAGE_MAX), "logger_name": LOGGER},
-            )
-        except BaseException:
-            await self.close()
-            raise
+        self._bus.join(self.rx_id, self)
+        self._layer = isotp.TransportLayerLogic(
+            rxfn=lambda timeout: self._frames.popleft() if self._frames else None,
+            txfn=self._put_frame,
+            address=isotp.Address(mode, rxid=self.rx_id, txid=self.tx_id),
+            error_handler=self._count,
+            params={"max_frame_size": min(link.max_frame, MESSAGE_MAX), "logger_name": LOGGER},
+        )
         self._is_open = True
 
     def send(self, message: bytes) -> None:
@@ -262,7 +258,7 @@ class CanBus(SharedConnection[CanTransport]):
 
     def _lose_from_thread(self, error: Exception) -> None:
         if not self._is_closed:
-            call_in_loop(self._loop, lambda: self.lose(f"{self._name} failed: {error}"))
+            call_in_loop(self._loop, self.lose, f"{self._name} failed: {error}")
 
     def _drain(self) -> None:
         self._is_draining = False

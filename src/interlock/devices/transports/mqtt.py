@@ -152,18 +152,14 @@ class MqttTransport(Transport):
         self._is_offline = False
         self._status_known.clear()
         self._broker = await self._connections.acquire(self._address, lambda: MqttBroker(self._address))
-        try:
-            await self._broker.join(self)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(RETAINED_S):
-                    await self._status_known.wait()
-            if self._is_offline:
-                raise TransportFailed("the device says that it is offline")
-            if self._broker.loss is not None:  # meanwhile, before it could be told
-                raise TransportFailed(self._broker.loss)
-        except BaseException:
-            await self.close()
-            raise
+        await self._broker.join(self)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(RETAINED_S):
+                await self._status_known.wait()
+        if self._is_offline:
+            raise TransportFailed("the device says that it is offline")
+        if self._broker.loss is not None:  # meanwhile, before it could be told
+            raise TransportFailed(self._broker.loss)
         self._is_open = True
 
     def send(self, message: bytes) -> None:

@@ -80,8 +80,7 @@ class SpiTransport(Transport):
                 elif self._ready is None or self._ready.read_text().strip() == "1":
                     self._poll(device)
         except OSError as error:
-            reason = f"the SPI device {self._name} failed: {error}"
-            call_in_loop(self._loop, lambda: self.lose(reason))
+            call_in_loop(self._loop, self.lose, f"the SPI device {self._name} failed: {error}")
         finally:
             device.close()
 
@@ -100,7 +99,7 @@ class SpiTransport(Transport):
             self._discarded["too_large"] += 1
             raise OSError(f"it announced {length} bytes, and max_frame is {self._framing.max_message}")
         message = bytes(device.xfer2([0] * length))
-        call_in_loop(self._loop, lambda: self._receive_untrusted(prefix, message))
+        call_in_loop(self._loop, self._receive_untrusted, prefix, message)
 
     def _receive_untrusted(self, prefix: bytes, message: bytes) -> None:
         if self._is_open:

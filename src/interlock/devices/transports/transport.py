@@ -50,8 +50,8 @@ class TransportOwner:
 class Transport(ABC):
     """Base class of transports, which carry complete messages to one device and back.
 
-    A transport is opened once and closed once; `close` also works after a failed `open`. After a loss, the owner
-    creates a new transport. Subclasses set `_is_open`, and call `lose` when the line, bus or broker has failed.
+    A transport is opened once and closed once. The owner closes it after a failed `open` too, and creates a new one
+    after a loss. Subclasses set `_is_open`, and call `lose` when the line, bus or broker has failed.
     """
 
     # Whether a sent message arrives or the transport reports its loss. On the others a message may vanish without a
@@ -178,10 +178,10 @@ class SharedConnections:
             await connection.close()
 
 
-def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[[], None]) -> None:
-    """Run a callback in the event loop, from another thread. Do nothing if the loop has ended."""
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: object) -> None:
+    """Call a function in the event loop, from another thread. Do nothing if the loop has ended."""
     if not loop.is_closed():
-        loop.call_soon_threadsafe(callback)
+        loop.call_soon_threadsafe(callback, *arguments)
 
 
 # The module and class of each transport. Modules are imported when a device needs them: their libraries are an extra.
