@@ -14,7 +14,7 @@ A request is checked in this order, and the first check that fails answers:
 
 Whether the method exists is not checked here: the code that serves methods knows.
 
-`validate_request` says what is wrong. Nearly all requests are ordinary, so two faster functions accept those and return
+`validate_request` says what is wrong. Nearly all requests are ordinary, so a faster function accepts those and returns
 None for every other request, which `validate_request` then judges. A client sends the same `_meta` with every request;
 it is read once and remembered by its bytes, so nothing may change what is returned for it.
 """
@@ -32,6 +32,7 @@ from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import decode_object, decode_params_untrusted, find_plain_request, find_string
 from interlock.wire.refusal import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Refusal
+from interlock.wire.schemas.validators import OF_MANY, OF_NAMED, OF_ONE
 
 MODERN_HEAD: Final = b"mcp-protocol-version: %b\r\n" % LATEST_MODERN.encode()
 _PLAIN = re.compile(r"(?:[\x21-\x7e](?:[\x20-\x7e]*[\x21-\x7e])?)?")
@@ -44,14 +45,9 @@ _MARK: Final = "x-mcp-header"
 PARAM_PREFIX: Final = b"mcp-param-"
 
 # Where a JSON Schema (2020-12) holds further schemas. `properties` alone keeps a position reachable by name.
-_ONE: Final = frozenset(
-    (
-        *("items", "contains", "unevaluatedItems", "additionalProperties", "propertyNames", "unevaluatedProperties"),
-        *("not", "if", "then", "else", "contentSchema"),
-    )
-)
-_MANY: Final = frozenset(("allOf", "anyOf", "oneOf", "prefixItems"))
-_NAMED: Final = frozenset(("patternProperties", "dependentSchemas", "$defs", "definitions"))
+_ONE: Final = OF_ONE - {"additionalItems"}
+_MANY: Final = OF_MANY - {"items"}
+_NAMED: Final = OF_NAMED - {"dependencies", "properties"}
 
 
 def encode_header(value: str) -> bytes:
@@ -253,9 +249,9 @@ def validate_request(
     return ValidatedRequest(request.id, request.method, params, meta)
 
 
-def validate_plain_request(data: bytes, routing: Routing) -> ValidatedRequest | None:
+def validate_plain_request(data: bytes, routing: Routing | None) -> ValidatedRequest | None:
     """Validate the bytes of an ordinary request in one pass. Return None if the request needs the slower
-    `validate_request`, whether it is valid or not.
+    `validate_request`, whether it is valid or not. `routing` is None on a transport without headers.
     """
     if (plain := find_plain_request(data)) is None:
         return None
@@ -264,27 +260,12 @@ def validate_plain_request(data: bytes, routing: Routing) -> ValidatedRequest | 
     read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
     if type(read) is not tuple:
         return None
-    if (
-        method == routing.method
-        and read[1] == routing.version
-        and bytes(params.get(routing.named_by, b"")) == routing.name
-    ):
-        return ValidatedRequest(message_id, method, params, read[0])
-    return None
-
-
-def validate_request_without_headers(data: bytes) -> ValidatedRequest | None:
-    """Validate the bytes of an ordinary request on a transport without headers. Return None if the request needs the
-    slower `validate_request`, whether it is valid or not.
-    """
-    if (plain := find_plain_request(data)) is None:
-        return None
-    message_id, method, params = plain
-    raw_meta = bytes(params.get("_meta", b""))
-    read = _known_meta(raw_meta) if len(raw_meta) <= KNOWN_META_BYTES_MAX else _read_meta(raw_meta)
-    if type(read) is not tuple or read[2] not in MODERN_VERSIONS:
-        return None
-    return ValidatedRequest(message_id, method, params, read[0])
+    if routing is None:
+        is_valid = read[2] in MODERN_VERSIONS
+    else:
+        is_named = bytes(params.get(routing.named_by, b"")) == routing.name
+        is_valid = method == routing.method and read[1] == routing.version and is_named
+    return ValidatedRequest(message_id, method, params, read[0]) if is_valid else None
 
 
 def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Refusal:

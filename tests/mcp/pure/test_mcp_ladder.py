@@ -16,7 +16,6 @@ from interlock.mcp.modern_requests import (
     unsupported_version,
     validate_plain_request,
     validate_request,
-    validate_request_without_headers,
 )
 from interlock.wire.jsonrpc.codec import (
     ID_BYTES_MAX,
@@ -224,7 +223,7 @@ def test_an_ordinary_request_is_validated_in_one_pass_with_the_same_result() -> 
     assert climbed is not None
     message = decode_untrusted(body)
     assert isinstance(message, Request)
-    assert climbed == validate_request(message, HEADERS) == validate_request_without_headers(body)
+    assert climbed == validate_request(message, HEADERS) == validate_plain_request(body, None)
 
 
 @pytest.mark.parametrize(
@@ -253,7 +252,7 @@ def test_an_ordinary_request_is_validated_in_one_pass_with_the_same_result() -> 
 )
 def test_an_unusual_message_is_left_to_the_complete_validation(body: bytes) -> None:
     assert in_one_pass(body, HEADERS) is None
-    climbed = validate_request_without_headers(body)  # without headers there is nothing to compare with
+    climbed = validate_plain_request(body, None)  # without headers there is nothing to compare with
     assert climbed is None or climbed == validate_request(cast(Request, decode_untrusted(body)), None)
     assert (climbed is None) is not any(one in body for one in (b'"tools/list"', b'"other"'))
 
@@ -262,7 +261,7 @@ def test_a_request_with_large_arguments_is_ordinary() -> None:
     large = b'{"text":"%b"}' % (b"x" * 2 * PARAMS_REST_BYTES_MAX)
     body = PLAIN % (b'{"z":1,"arguments":%b,"name":"echo","_meta":%b}' % (large, encode_value(META)))
     climbed = in_one_pass(body, HEADERS)
-    assert climbed is not None and climbed == validate_request_without_headers(body)
+    assert climbed is not None and climbed == validate_plain_request(body, None)
     assert list(climbed.params) == ["z", "arguments", "name", "_meta"]
     assert bytes(climbed.params["arguments"]) == large
 

@@ -51,7 +51,7 @@ from interlock.fronts.modern import EVENTS, ListenStream, ModernFront
 from interlock.fronts.sessions import CHANGED, ClientSession
 from interlock.links.api import Parent
 from interlock.mcp.methods import CANCELLED, INITIALIZE, LATEST_LEGACY, LISTEN, LOG_MESSAGE, META_VERSION
-from interlock.mcp.modern_requests import ValidatedRequest, validate_request, validate_request_without_headers
+from interlock.mcp.modern_requests import ValidatedRequest, validate_plain_request, validate_request
 from interlock.net.message_pipe import MessagePipe, MessageSink
 from interlock.net.websocket import HUNG_UP, DialFailed, dial
 from interlock.wire import refusal as codes
@@ -107,7 +107,7 @@ class UpwardFront:
 
         Return False also for a request of MCP-AX, and for every message once the node stops.
         """
-        request = None if self._closing else validate_request_without_headers(data)
+        request = None if self._closing else validate_plain_request(data, None)
         if request is None or request.method.startswith(AX_PREFIX):
             return False
         self._serve_modern(request)
