@@ -40,7 +40,7 @@ from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
 from interlock.gate.protocol.policy import ToolClaims, claims_shown, is_looser
 from interlock.mcp.items import Item
-from interlock.store.ports import Change, Conflict, Damaged, Entry, KeyValue, StoreError
+from interlock.store.ports import Change, Conflict, Entry, KeyValue, StoreError
 from interlock.wire.jsonrpc.codec import decode_object
 from interlock.wire.refusal import Refusal
 
@@ -70,11 +70,7 @@ class ToolRulings:
 
     async def open(self) -> None:
         for entry in await self.kv.entries(RULINGS, self.clock.wall()):
-            try:
-                self._take(msgspec.json.decode(entry.value, type=Ruling))
-            except msgspec.DecodeError:
-                why = f"the ruling {entry.key} cannot be read; put a backup of the store in its place"
-                raise Damaged(why) from None
+            self._take(entry.decode(Ruling, f"the ruling {entry.key}"))
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """Return the class that an operator gave to a tool with this definition, or None if there is none."""

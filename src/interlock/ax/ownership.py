@@ -224,11 +224,8 @@ class Owners:
 
 
 def _read_owner(entry: Entry) -> SegmentOwner:
-    try:
-        return msgspec.json.decode(entry.value, type=SegmentOwner)
-    except msgspec.DecodeError:
-        remedy = f"interlock links release {entry.key} forgets it"
-        raise Damaged(f"who owns the segment {entry.key} cannot be read; {remedy}") from None
+    remedy = f"interlock links release {entry.key} forgets it"
+    return entry.decode(SegmentOwner, f"who owns the segment {entry.key}", remedy)
 
 
 @dataclass(eq=False)

@@ -40,7 +40,7 @@ from interlock.names.protocol.entry import RegistryEntry, copied
 from interlock.names.protocol.grammar import Lookalikes
 from interlock.names.protocol.judgement import Judgement, SchemaPair, SurfaceVerdict
 from interlock.names.state import RegistryState
-from interlock.store.ports import Change, Damaged, KeyValue
+from interlock.store.ports import Change, KeyValue
 from interlock.wire.jsonrpc.codec import CodecError
 from interlock.wire.refusal import SPECIFICATION_DRIFT, SURFACE_MISMATCH, Refusal
 from interlock.wire.schemas.budget import Effort
@@ -90,10 +90,7 @@ class SurfacePins:
 
     async def open(self) -> None:
         for entry in await self._kv.entries(PINS_BUCKET, self._clock.wall()):
-            try:
-                pin = msgspec.json.decode(entry.value, type=Pin)
-            except msgspec.DecodeError:
-                raise Damaged(f"the pin {entry.key} cannot be read; put a backup of the store in its place") from None
+            pin = entry.decode(Pin, f"the pin {entry.key}")
             self._pins[pin.tool] = pin
 
     async def close(self) -> None:

@@ -17,7 +17,7 @@ import msgspec
 from interlock.config.plan import AgentPlan, SafetyPlan
 from interlock.core.clock import Clock
 from interlock.safety.protocol.evaluation import AutonomyPolicy, CompiledPolicy, normalise
-from interlock.store.ports import Change, Damaged, KeyValue, StoreError
+from interlock.store.ports import Change, KeyValue, StoreError
 
 log = logging.getLogger("interlock.safety")
 
@@ -124,11 +124,7 @@ class StepCounts:
     async def open(self) -> None:
         """Load the counts from the store. Raise Damaged if one cannot be read, because it would begin again."""
         for entry in await self.kv.entries(STEPS, self.clock.wall()):
-            try:
-                self._by_agent[entry.key] = msgspec.json.decode(entry.value, type=StepCount)
-            except msgspec.DecodeError:
-                what = f"the step count of an agent ({entry.key[:12]})"
-                raise Damaged(f"{what} cannot be read; put a backup of the store in its place") from None
+            self._by_agent[entry.key] = entry.decode(StepCount, f"the step count of an agent ({entry.key[:12]})")
 
     def take_change(self, change: Change) -> None:
         """Apply a count that another replica wrote."""
@@ -201,11 +197,7 @@ class Blocks:
         Raise Damaged if a record cannot be read, because a disk error must not unblock an agent.
         """
         for entry in await self.kv.entries(BUCKET, self.clock.wall()):
-            try:
-                block = msgspec.json.decode(entry.value, type=Block)
-            except msgspec.DecodeError:
-                what = f"the block of an agent ({entry.key[:12]})"
-                raise Damaged(f"{what} cannot be read; put a backup of the store in its place") from None
+            block = entry.decode(Block, f"the block of an agent ({entry.key[:12]})")
             self._by_agent[block.agent] = block  # AQL-8.8.3-3
 
     def take_change(self, change: Change) -> None:

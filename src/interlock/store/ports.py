@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from interlock.store.nats.store import NatsStore
 
 
+T = TypeVar("T")
+
+
 class Entry(msgspec.Struct, frozen=True):
     """A key with its value. Every write changes `revision`. After the time `expires_at` the entry no longer exists."""
 
@@ -34,6 +37,15 @@ class Entry(msgspec.Struct, frozen=True):
     value: bytes
     revision: int
     expires_at: float | None = None
+
+    def decode(self, kind: type[T], what: str, remedy: str = "put a backup of the store in its place") -> T:
+        """Decode the value as a record. Raise Damaged, which says what it is about and how to repair it, if that is
+        impossible.
+        """
+        try:
+            return msgspec.json.decode(self.value, type=kind)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            raise Damaged(f"{what} cannot be read; {remedy}") from None
 
 
 class Change(msgspec.Struct, frozen=True):
