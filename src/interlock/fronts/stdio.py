@@ -32,7 +32,7 @@ from interlock.fronts.sessions import LOST, WENT_AWAY, ClientSession
 from interlock.fronts.surfaces import FrontPair, SurfaceChooser
 from interlock.mcp.methods import CANCELLED, META_VERSION
 from interlock.mcp.modern_requests import validate_request
-from interlock.process.child import FileInput, FileOutput, is_never_waited_for
+from interlock.process.child import FileInput, open_input, open_output
 from interlock.process.stderr import TOGETHER_BYTES_MAX, LineSplitter, one_line, write_line
 from interlock.wire.jsonrpc import codec
 from interlock.wire.jsonrpc.codec import Notification, Request, decode_object, decode_untrusted, encode_refusal
@@ -267,23 +267,9 @@ class LineFront(asyncio.Protocol):
 
 async def stdio_front(front: LineFront) -> asyncio.ReadTransport | FileInput:
     """Serve a client on the node's own stdin and stdout."""
-    front.connect(await open_output())
-    return await open_input(front)
-
-
-async def open_output() -> asyncio.WriteTransport:
     # Our own copies of the descriptors: closing a transport must not close what the interpreter holds.
-    if is_never_waited_for(1):
-        return cast(asyncio.WriteTransport, FileOutput(os.dup(1)))
-    loop = asyncio.get_running_loop()
-    return (await loop.connect_write_pipe(asyncio.BaseProtocol, os.fdopen(os.dup(1), "wb", 0)))[0]
-
-
-async def open_input(protocol: asyncio.Protocol) -> asyncio.ReadTransport | FileInput:
-    loop = asyncio.get_running_loop()
-    if is_never_waited_for(0):
-        return FileInput(protocol, os.dup(0))
-    return (await loop.connect_read_pipe(lambda: protocol, os.fdopen(os.dup(0), "rb", 0)))[0]
+    front.connect(await open_output(os.dup(1)))
+    return await open_input(front, os.dup(0))
 
 
 class LineFronts:
@@ -374,10 +360,10 @@ async def bridge(path: Path, only: str | None, surface: str | None = None) -> bo
         if not ended.done():
             ended.set_result(by_client)
 
-    stdout = await open_output()
+    stdout = await open_output(os.dup(1))
     node, _ = await loop.create_unix_connection(lambda: _Pump(stdout, lambda: end(False)), str(path))
     node.write(_GREETING + f"{only or ''} {surface or ''}".rstrip(" ").encode() + b"\n")
-    stdin = await open_input(_Pump(node, lambda: end(True)))
+    stdin = await open_input(_Pump(node, lambda: end(True)), os.dup(0))
     try:
         return await ended
     finally:

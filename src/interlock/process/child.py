@@ -187,6 +187,24 @@ class FileInput:
         self._task.cancel()
 
 
+async def open_output(
+    descriptor: int, make_protocol: Callable[[], asyncio.BaseProtocol] = asyncio.BaseProtocol
+) -> asyncio.WriteTransport:
+    """Open a descriptor for writing. The transport closes it, so that it must be a copy of what others hold."""
+    if is_never_waited_for(descriptor):
+        return cast(asyncio.WriteTransport, FileOutput(descriptor))
+    output = os.fdopen(descriptor, "wb", buffering=0)
+    return (await asyncio.get_running_loop().connect_write_pipe(make_protocol, output))[0]
+
+
+async def open_input(protocol: asyncio.Protocol, descriptor: int) -> asyncio.ReadTransport | FileInput:
+    """Open a descriptor for reading, and pass what is read to `protocol`. The transport closes the descriptor."""
+    if is_never_waited_for(descriptor):
+        return FileInput(protocol, descriptor)
+    source = os.fdopen(descriptor, "rb", buffering=0)
+    return (await asyncio.get_running_loop().connect_read_pipe(lambda: protocol, source))[0]
+
+
 ENDLESS_LINE = 16  # times the limit of a line; what is longer has no end, and hides whatever else the child says
 LINES_PER_TURN = 32  # per child and loop iteration, so that a flooding child leaves time for the others
 STALL_AFTER_S = 1.0  # a full queue that has not moved for so long: the child does not read

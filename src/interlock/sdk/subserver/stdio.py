@@ -5,7 +5,7 @@ While the pipe is open, everything else that is printed goes to standard error, 
 stray `print` in a tool would otherwise end up between the messages.
 
 Pipes and sockets are watched by the event loop. A regular file cannot be watched, because it is always ready, so it is
-read and written by `FileInput` and `FileOutput`.
+read and written piece by piece (`FileInput`, `FileOutput`).
 """
 
 import asyncio
@@ -13,7 +13,7 @@ import os
 from typing import cast
 
 from interlock.net.message_pipe import CUT, NORMAL, MessageSink
-from interlock.process.child import FileInput, FileOutput, is_never_waited_for
+from interlock.process.child import FileInput, open_input, open_output
 from interlock.process.stderr import LineSplitter, write_line
 
 INPUT, OUTPUT = "standard input", "standard output"
@@ -23,24 +23,17 @@ async def open_standard(sink: MessageSink, max_bytes: int) -> "StandardPipe":
     """Open standard input and output as a message pipe. Call this only once per process, because the file descriptors
     are not restored.
     """
-    loop = asyncio.get_running_loop()
     reading, writing = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
     pipe = StandardPipe(sink, max_bytes)
-    if is_never_waited_for(writing):
-        writer = cast(asyncio.WriteTransport, FileOutput(writing))
-    else:
-        output = os.fdopen(writing, "wb", buffering=0)
-        writer, _ = await loop.connect_write_pipe(lambda: _Standard(pipe, OUTPUT), output)
-    pipe._writer = writer
+    pipe._writer = writer = await open_output(writing, lambda: _Standard(pipe, OUTPUT))
     writer.set_write_buffer_limits(high=max_bytes)
-    if is_never_waited_for(reading):
-        pipe._file = FileInput(_Standard(pipe, INPUT), reading)
-    else:
-        await loop.connect_read_pipe(lambda: _Standard(pipe, INPUT), os.fdopen(reading, "rb", buffering=0))
+    reader = await open_input(_Standard(pipe, INPUT), reading)
+    if isinstance(reader, FileInput):
+        pipe._file = reader
     return pipe
 
 
