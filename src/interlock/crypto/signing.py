@@ -149,14 +149,10 @@ def make_signing_key(path: Path) -> SigningKey:
     """
     if path.exists():
         return read_signing_key(path)
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    text = Ed25519PrivateKey.generate().private_bytes(serialization.Encoding.PEM, form, plain)
+    pem, _ = _new_key("ed25519", None)
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_once(path, text)
+        write_once(path, pem)
     except OSError as error:
         raise FileUnusable(f"the key {path} cannot be written: {error.strerror or error}") from None
     return read_signing_key(path)
@@ -245,16 +241,8 @@ def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
     """Create the two files of a key pair, and return the public key as text. Raise KeyExists if the file of the private
     key exists, or OSError if writing fails.
     """
-    from cryptography.hazmat.primitives import serialization
-    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-
-    key = ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
-    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
-    if passphrase is None:
-        pem = key.private_bytes(serialization.Encoding.PEM, form, plain)
-    else:
-        pem = encrypt_pem(key.private_bytes(serialization.Encoding.DER, form, plain), passphrase)
-    text = jose.format_key(jwk_of(key.public_key()))
+    pem, public = _new_key(kind, passphrase)
+    text = jose.format_key(public)
     private.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     if private.exists():
         raise KeyExists(private)
@@ -265,6 +253,19 @@ def make_key(private: Path, kind: KeyKind, passphrase: bytes | None) -> str:
     beside.unlink(missing_ok=True)  # of a private key that is gone
     write_once(beside, f"{text}\n".encode(), 0o644)
     return text
+
+
+def _new_key(kind: KeyKind, passphrase: bytes | None) -> tuple[bytes, jose.Jwk]:
+    """Return a new private key in PEM, encrypted if there is a passphrase, and its public key."""
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec, ed25519
+
+    key = ed25519.Ed25519PrivateKey.generate() if kind == "ed25519" else ec.generate_private_key(ec.SECP256R1())
+    form, plain = serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    public = jwk_of(key.public_key())
+    if passphrase is None:
+        return key.private_bytes(serialization.Encoding.PEM, form, plain), public
+    return encrypt_pem(key.private_bytes(serialization.Encoding.DER, form, plain), passphrase), public
 
 
 SCRYPT_N: Final = 2**17  # 128 MiB and about half a second, once per signature
