@@ -9,10 +9,10 @@ from typing import Any
 import jsonschema_rs
 import pytest
 from tests.aql.aql_node import AqlClient
+from tests.aql.aql_schemas import is_valid
 from tests.safety.agent_lines import Lines
 from tests.sdk.aql_library import Library
 
-from interlock.aql.protocol.answer_schemas import is_valid
 from interlock.aql.protocol.model import AqlParameter, Danger, TypeDeclaration
 
 DOCS = Path(__file__).parents[3] / "docs"

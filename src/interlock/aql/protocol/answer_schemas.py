@@ -149,28 +149,10 @@ BATCHED = success(
 )
 BATCH = {"oneOf": [BATCHED, failure(BARE_ERROR)]}
 RESULT = {"oneOf": [SUCCESS, FAILURE]}
-INPUT = {  # 4.1: parameters may stand beside `params`, so that nothing else is closed
-    "type": "object",
-    "properties": {"operation": {"type": "string", "pattern": NAME["pattern"]}, "params": {"type": "object"}},
-    "required": ["operation"],
-}
-DANGER = {"enum": ["safe", "reversible", "destructive", "dangerous", "forbidden"]}
-
 _compiled = {
     name: jsonschema_rs.Draft202012Validator(schema)
-    for name, schema in (
-        ("introspection", INTROSPECTION),
-        ("batch", BATCH),
-        ("result", RESULT),
-        ("input", INPUT),
-        ("danger", DANGER),
-        ("type", TYPE_DETAILS),
-    )
+    for name, schema in (("introspection", INTROSPECTION), ("batch", BATCH), ("result", RESULT))
 }
-
-
-def is_valid(name: str, envelope: Any) -> bool:
-    return bool(_compiled[name].is_valid(envelope))
 
 
 def check_answer(envelope: Any, arguments: Any) -> None:

@@ -343,20 +343,17 @@ def operation_info(name: str, category: Category, endpoint: str, summary: str) -
 
 def operation_details(operation: AqlOperation, endpoints: AqlEndpoints) -> dict[str, Any]:
     """Return the OperationDetails of an operation: everything that a client needs to call it."""
-    permissions = operation.permissions
     shown: dict[str, Any] = {
         "name": operation.name,
         "semantic_category": operation.category.value,
         "endpoint": endpoints.profile.family_of(operation),
         "mcpTool": endpoints.tool_of(operation),
         "description": operation.description,
-        "permissions": {"readOnly": permissions.read_only, "destructive": permissions.destructive},
+        "permissions": msgspec.to_builtins(operation.permissions),
         "parameters": [parameter.info() for parameter in operation.parameters],
         "returns": operation.returns.info(),
         "examples": [msgspec.to_builtins(example) for example in operation.examples or (example_of(operation),)],
     }
-    if operation.computed_fields:
-        shown["computed_fields"] = list(operation.computed_fields)
     if operation.lifecycle is not None:
         shown["lifecycle"] = msgspec.to_builtins(operation.lifecycle)
     return shown

@@ -252,7 +252,6 @@ class AqlOperation(msgspec.Struct, frozen=True, kw_only=True, eq=False, dict=Tru
     lifecycle: Lifecycle | None = None
     upsert: bool = False
     arguments_schema: Mapping[str, Any] | None = None  # of all arguments together, as the tool below has it
-    computed_fields: tuple[Mapping[str, Any], ...] = ()
 
     @cached_property
     def danger_level(self) -> Danger:

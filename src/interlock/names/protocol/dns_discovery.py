@@ -14,7 +14,6 @@ from interlock.net.protocol.dns import find_dns_name
 
 LABEL: Final = "_mcp"
 VERSION: Final = "mcp1"
-RECORDS_MAX: Final = 16
 RECORD_BYTES_MAX: Final = 2048
 FIELDS_MAX: Final = 32
 URL_CHARS_MAX: Final = 1024

@@ -27,7 +27,7 @@ from interlock.ax.protocol.registration.registrant import JoinedParent
 from interlock.ax.uplink import Opener, Uplink
 from interlock.mcp import methods
 from interlock.mcp.modern_requests import ValidatedRequest, validate_request
-from interlock.sdk.subserver.tools import Context, ServedTool, ToolFailed, failure
+from interlock.sdk.subserver.tools import Context, ServedTool, ToolFailed, call_in_loop, failure
 from interlock.wire.jsonrpc import codec
 from interlock.wire.refusal import INVALID_PARAMS, INVALID_REQUEST, METHOD_NOT_FOUND, TOOL_DEGRADED, Refusal
 
@@ -223,10 +223,7 @@ class McpServer:
         def report(done: float, total: float | None, message: str | None) -> None:
             members = {"progressToken": token, "progress": done, "total": total, "message": message}
             params = codec.encode_value({key: value for key, value in members.items() if value is not None})
-            try:
-                loop.call_soon_threadsafe(self.notify, methods.PROGRESS, params)
-            except RuntimeError:
-                pass  # the loop has ended: there is no listener
+            call_in_loop(loop, self.notify, methods.PROGRESS, params)
 
         return report
 

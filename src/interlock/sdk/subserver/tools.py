@@ -9,6 +9,7 @@ others nor keep the process from ending.
 """
 
 import asyncio
+import contextlib
 import contextvars
 import copy
 import functools
@@ -236,6 +237,12 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str
     return fields, context
 
 
+def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
+    """Call a function in an event loop, from any thread. Do nothing if the loop has ended: then nothing waits."""
+    with contextlib.suppress(RuntimeError):
+        loop.call_soon_threadsafe(callback, *arguments)
+
+
 async def call_function(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
     """Call a function and return its result. A function that is not async runs in a daemon thread, so that it cannot
     keep the process from ending when it hangs.
@@ -262,10 +269,7 @@ async def call_function(function: Callable[..., Any], arguments: dict[str, Any])
             value = context.run(function, **arguments)
         except BaseException as raised:  # also SystemExit, or the caller would wait for ever
             error = raised
-        try:
-            loop.call_soon_threadsafe(finish, value, error)
-        except RuntimeError:
-            pass  # the loop has ended: nothing waits
+        call_in_loop(loop, finish, value, error)
 
     threading.Thread(target=work, name=f"tool {getattr(function, '__name__', '')}", daemon=True).start()
     return await done
@@ -295,12 +299,8 @@ class OfferedTools:
         """Run a function on the event loop of `serve`. Any thread may call this. Do nothing if `serve` is not
         running.
         """
-        if (loop := self._loop) is None:
-            return
-        try:
-            loop.call_soon_threadsafe(act)
-        except RuntimeError:
-            pass  # it has ended meanwhile
+        if (loop := self._loop) is not None:
+            call_in_loop(loop, act)
 
     async def _serve_until_signal(self, serve: Callable[[], Awaitable[None]]) -> None:
         """Run `serve`, and stop it on SIGTERM or SIGINT."""
