@@ -21,7 +21,7 @@ from interlock.aql.protocol.results import find_envelope_data, read_result
 from interlock.aql.protocol.tool_operations import integer_in, number_in, text_in
 from interlock.catalog.routes import Route
 from interlock.core.background import BackgroundTasks
-from interlock.core.calls.caller import Caller, ClientRequest, Principal, view_key
+from interlock.core.calls.caller import AwaitedAnswer, Caller, ClientRequest, Principal, view_key
 from interlock.dispatch.dispatch import Dispatch
 from interlock.mcp.methods import LATEST_MODERN, META_CAPABILITIES, META_VERSION, TOOLS_CALL, Era
 from interlock.wire.jsonrpc.codec import decode_object, decode_value, encode_value
@@ -34,23 +34,6 @@ ANSWER_S: Final = 30.0
 SETTLE_S: Final = 3.0  # how long the first list of a client waits for them
 _FIRST: Final = ("read", "discover", "inspect", "")  # which endpoint is asked first
 _META: Final = {META_VERSION: Raw(encode_value(LATEST_MODERN)), META_CAPABILITIES: Raw(b"{}")}
-
-
-class _AnswerSink:
-    """A receiver that keeps the answer to a request that the node itself made."""
-
-    def __init__(self) -> None:
-        self.future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def emit(self, message: bytes) -> None:
-        pass
-
-    def answer(self, message: bytes, status: int = 200) -> None:
-        if not self.future.done():
-            self.future.set_result(message)
-
-    def drop(self) -> None:
-        self.answer(b"{}")
 
 
 class LiftedServers:
@@ -145,14 +128,14 @@ class LiftedServers:
         arguments = Raw(encode_value({"operation": "introspect", "params": params}))
         meta = dict(_META)
         call_params = {"name": Raw(encode_value(route.qualified)), "arguments": arguments, "_meta": meta}
-        answer = _AnswerSink()
+        answer = AwaitedAnswer()
         caller = Caller(principal, Era.MODERN, "aql", key)
         dispatch.call_tool(ClientRequest(caller, b'"aql"', TOOLS_CALL, call_params, meta, answer))
         try:
-            message = await asyncio.wait_for(answer.future, ANSWER_S)
+            message = await asyncio.wait_for(answer.message, ANSWER_S)
         except TimeoutError:
             return {}
-        result = (decode_object(message) or {}).get("result")
+        result = (decode_object(message or b"{}") or {}).get("result")
         read = read_result(result, tool=route.qualified, operation="introspect") if result is not None else None
         opened = find_envelope_data(read.data) if read is not None and read.failure is None else None
         if opened is None or opened.failure is not None:

@@ -12,6 +12,7 @@ Only a parent has a `Hop`. A parent's request carries the route that it took (MC
 route to the tool, prompt or resource that it leads to. What any other client says about routes is dropped.
 """
 
+import asyncio
 import copy
 from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
@@ -92,6 +93,24 @@ class Sink(Protocol):
 
     def drop(self) -> None:
         """End the request without an answer, because it was cancelled."""
+
+
+class AwaitedAnswer:
+    """The sink of a request that the node itself makes. It keeps only the answer, for code that waits for it."""
+
+    def __init__(self) -> None:
+        # None: the request has ended without an answer.
+        self.message: asyncio.Future[bytes | None] = asyncio.get_running_loop().create_future()
+
+    def emit(self, message: bytes) -> None:
+        """Discard progress and log messages, because there is no client."""
+
+    def answer(self, message: bytes | None, status: int = 200) -> None:
+        if not self.message.done():
+            self.message.set_result(message)
+
+    def drop(self) -> None:
+        self.answer(None)
 
 
 class AnswerReceiver(Protocol):

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Raw
 
 from interlock.catalog.catalog import EVERYTHING, Catalog
-from interlock.core.calls.caller import ClientRequest, Principal
+from interlock.core.calls.caller import AwaitedAnswer, ClientRequest, Principal
 from interlock.dispatch.dispatch import Dispatch
 from interlock.drivers.api import DriverExamples, ExampleOutcome
 from interlock.drivers.contracts.service import Contracts
@@ -36,24 +36,6 @@ START_S: Final = 60.0  # for a server that has to be started first, besides the 
 DIFFERENCES_MAX: Final = 20  # reported for one example
 SHOWN_CHARS_MAX: Final = 200  # of a value in a difference
 _ids = itertools.count(1)
-
-
-class _Answer:
-    """Receiver of the messages to a client (Sink) that keeps only the reply to the call."""
-
-    def __init__(self) -> None:
-        self.message: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-
-    def emit(self, message: bytes) -> None:
-        """Discard progress and log messages, because a test has no client."""
-
-    def answer(self, message: bytes, status: int = 200) -> None:
-        if not self.message.done():
-            self.message.set_result(message)
-
-    def drop(self) -> None:
-        if not self.message.done():
-            self.message.cancel()
 
 
 # Outcome of an example (passed, failed, held or skipped), with the differences or the reason.
@@ -101,15 +83,15 @@ class ExampleRunner:
         stamp_modern(meta, capabilities=Raw(b"{}"), client=None, log_level=None)
         state = Raw(encode_value(pin(key)))  # only the tested driver may serve the call
         params = {"name": Raw(encode_value(name)), "arguments": Raw(encode_value(example.input)), "requestState": state}
-        answer = _Answer()
+        answer = AwaitedAnswer()
         client_id = str(next(_ids)).encode()
         self.dispatch.call_tool(ClientRequest(caller, client_id, TOOLS_CALL, params, meta, answer))
         try:
             async with asyncio.timeout(contract.timeout_ms / 1000 + START_S):
-                message = decode_value(await answer.message)
+                message = await answer.message
         except (TimeoutError, asyncio.CancelledError):
-            return _failure("the call was ended" if answer.message.cancelled() else "no answer in time")
-        return _judge(message, example)
+            return _failure("no answer in time")
+        return _failure("the call was ended") if message is None else _judge(decode_value(message), example)
 
 
 def _judge(message: JsonObject, example: ContractExample) -> Outcome:
