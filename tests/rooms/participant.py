@@ -74,7 +74,7 @@ class Bare:
         await self.socket.close()
 
 
-def token(node: RunningNode, participant: str, topic: str = "garden", privilege: str = "restricted") -> str:
+def token(node: RunningNode, participant: str, topic: str = "garden", privilege: str | None = "restricted") -> str:
     room = {"topic": topic, "participant": participant, "privilege": privilege}
     reply = node.admin("/admin/tokens", "POST", {"name": participant, "for": "room", "room": room})
     return str(reply["token"])

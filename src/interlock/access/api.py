@@ -17,12 +17,12 @@ class RoomOfToken(Struct, frozen=True, kw_only=True):
     Members:
         topic: The room.
         participant: The id of its holder in the room.
-        privilege: What it may do there: full or restricted.
+        privilege: What it may do there: full or restricted; null: the room decides.
     """
 
     topic: str
     participant: str
-    privilege: str
+    privilege: str | None = None
 
 
 class Token(Struct, frozen=True, kw_only=True):
@@ -123,13 +123,13 @@ class TokenRoom(RequestBody, frozen=True, kw_only=True):
     Members:
         topic: The room.
         participant: The id of its holder in the room.
-        privilege: What it may do there.
+        privilege: What it may do there: full or restricted; null: the room decides.
         protocol: What it speaks; null: it says so itself.
     """
 
     topic: Annotated[str, Meta(min_length=1, max_length=128)]
     participant: Annotated[str, Meta(min_length=1, max_length=64)]
-    privilege: Annotated[str, Meta(extra_json_schema=_PRIVILEGE)] = "restricted"
+    privilege: Annotated[str, Meta(extra_json_schema=_PRIVILEGE)] | None = None
     protocol: str | None = None
 
 

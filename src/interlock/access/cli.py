@@ -61,7 +61,7 @@ def token(
         days: How many days it is valid; auth.token_days if not given.
         topic: The room it is for.
         participant: The id of its holder in the room.
-        privilege: Its privilege in the room; restricted if not given.
+        privilege: Its privilege in the room; if not given, the room decides (full in an open room).
 
     Examples:
         interlock access token --for client --name laptop
@@ -97,7 +97,7 @@ def _room(audience: str, topic: str | None, participant: str | None, privilege: 
         return None
     if topic is None or participant is None:
         raise BadUsage("room_needed", "a token for a room takes --topic and --participant")
-    return api.TokenRoom(topic=topic, participant=participant, privilege=privilege or "restricted")
+    return api.TokenRoom(topic=topic, participant=participant, privilege=privilege)
 
 
 def _use(issued: api.IssuedToken) -> str:
@@ -154,7 +154,9 @@ def list_tokens(invocation: Invocation) -> None:
     rows: list[tuple[str | tuple[str, str], ...]] = []
     for token in listed.tokens:
         room, moments = token.room, (token.created_at, token.expires_at, token.last_used_at)
-        audience = f"room {room.topic} as {room.participant}, {room.privilege}" if room else token.audience
+        audience: str = token.audience
+        if room:
+            audience = f"room {room.topic} as {room.participant}, {room.privilege or 'as the room decides'}"
         days = [(local_time(at, "%Y-%m-%d") if at else "-", "dim") for at in moments]
         rows.append(((token.name, "bold"), audience, token.scope or "-", *days, (token.id, "dim")))
     invocation.out.draw_table("NAME|FOR|SCOPE|CREATED|EXPIRES|USED|ID", rows, {0: 12, 6: 8, 1: 12})

@@ -92,7 +92,7 @@ def check_token(wanted: api.IssueToken) -> GrantedRoom | None:
         raise refused_as(INVALID_BODY, "a token for a room, and no other, names the room", {"member": "room"})
     if wanted.room is None:
         return None
-    if wanted.room.privilege not in get_args(RoomPrivilege):
+    if wanted.room.privilege not in (None, *get_args(RoomPrivilege)):
         message = f"a privilege is one of {', '.join(get_args(RoomPrivilege))}"
         raise refused_as(api.UNKNOWN_PRIVILEGE, message, {"member": "room.privilege"})
     room = msgspec.convert(wanted.room, type=GrantedRoom, from_attributes=True)

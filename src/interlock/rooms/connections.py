@@ -33,7 +33,7 @@ from interlock.core.replicas import Replicas
 from interlock.net.message_pipe import INTERNAL, POLICY, TOO_BIG
 from interlock.rooms.protocol import envelope as envelopes
 from interlock.rooms.protocol.envelope import V0, V01, Envelope, EnvelopeRefusal, decode_untrusted, encode, encode_v0
-from interlock.rooms.protocol.participants import OWN, Participant, Privilege
+from interlock.rooms.protocol.participants import GATEWAY, OWN, Origin, Participant, Privilege
 from interlock.rooms.room import Connected, Room
 from interlock.rooms.timeline import Delivery, limit_bytes
 from interlock.store.ports import Change, Store, StoreError
@@ -50,6 +50,8 @@ QUEUED_MAX: Final = 1000  # envelopes that a peer has not read
 QUEUED_BYTES_MAX: Final = 8 * 1024 * 1024
 INVALID_MAX: Final = 20  # X-4-1, in INVALID_S
 INVALID_S: Final = 60.0
+# A client that has not spoken this long after the welcome may be one of mcp-x/v0, which waits for a welcome of its own.
+SILENCE_S: Final = 1.0
 HISTORY_BATCH: Final = 100  # envelopes in one event
 _INVALID: Final = frozenset(("invalid_json", "invalid_envelope"))
 
@@ -71,7 +73,7 @@ class Admission(msgspec.Struct, frozen=True):
     room: Room
     who: Participant
     principal: str
-    source: str  # the rule that its privilege follows from, for the record
+    source: Origin  # the rule that its privilege follows from
     readable_after: int  # the sequence after which it may read
     is_observed: bool = False  # as in `AssignedPrivilege`
     options: ConnectionOptions = ConnectionOptions()
@@ -87,8 +89,11 @@ class ParticipantConnection(Connected):
         self.principal = admission.principal
         self.source = admission.source
         self.participant = admission.who.id
-        self.protocol = options.protocol or room.settings.undeclared_protocol
+        undeclared = room.settings.undeclared_protocol
+        self.protocol = options.protocol or (V01 if undeclared == "either" else undeclared)
         self._is_settled = options.protocol is not None
+        self._is_sent_twice = False  # in both protocols, until the first envelope of the peer
+        self._silence: asyncio.TimerHandle | None = None
         self._room = room
         self._admission = admission
         self._options = options
@@ -108,6 +113,9 @@ class ParticipantConnection(Connected):
         # X-4.4.1-1, X-5.2-5
         admission = self._admission
         self._say(self._room.join(self, admission.who, self.principal, self.source, is_observed=admission.is_observed))
+        settings = self._room.settings
+        if not self._is_settled and settings.undeclared_protocol == "either" and settings.v0_clients != "refuse":
+            self._silence = asyncio.get_running_loop().call_later(SILENCE_S, self._offer_v0)
         if not self._is_live:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
             self._catching_up.add_done_callback(self._after_catching_up)
@@ -133,6 +141,8 @@ class ParticipantConnection(Connected):
         if self._options.directed and envelope.to and not own and self.participant not in envelope.to:
             return
         self._send(delivery.text(self.protocol))
+        if self._is_sent_twice:
+            self._send(delivery.text(V0))
         if self._options.sequences and delivery.sequence:
             self._say(delivery.sequence_event(self._room.stamp))
 
@@ -153,8 +163,8 @@ class ParticipantConnection(Connected):
         if isinstance(envelope, EnvelopeRefusal):
             self._refuse(envelope)
             return
-        if not self._is_settled and envelope.protocol in (V0, V01):
-            self.protocol, self._is_settled = envelope.protocol, True
+        if not self._is_settled and envelope.protocol in (V0, V01) and not self._settle_protocol(envelope.protocol):
+            return
         if (seat := self._room.seats.get(self.participant)) is None:
             return
         who = seat.participant  # X-5.1-5, X-7.1-1: as it is now
@@ -169,6 +179,34 @@ class ParticipantConnection(Connected):
         if (refusal := self._room.receive(envelope, who, self.principal, settle)) is not None:
             self._refuse(refusal)  # X-3.2-2
 
+    def _settle_protocol(self, protocol: str) -> bool:
+        """Speak the protocol of the first envelope from now on, and apply the room's policy for clients of mcp-x/v0
+        (X-6.3-6). Return False if the room refuses them.
+        """
+        self.protocol, self._is_settled, self._is_sent_twice = protocol, True, False
+        if self._silence is not None:
+            self._silence.cancel()
+        if protocol != V0:
+            return True
+        settings = self._room.settings
+        if settings.v0_clients == "refuse":
+            self.close(POLICY, "this room takes no clients of mcp-x/v0; connect with ?protocol=mcpx/v0.1")
+            return False
+        if (privilege := settings.find_v0_privilege(self.source)) is not None:
+            self._room.set_privilege(self.participant, privilege, GATEWAY)
+        return True
+
+    def _offer_v0(self) -> None:
+        """Welcome a silent peer in mcp-x/v0 as well, and send it everything in both protocols until it speaks.
+
+        The published client of mcp-x/v0 names no protocol when it connects, discards all envelopes of other protocols,
+        and speaks only after the welcome (X-6.3-3).
+        """
+        if self._closing or (seat := self._room.seats.get(self.participant)) is None:
+            return
+        self._is_sent_twice = True
+        self._send(encode_v0(self._room.welcome(seat.participant)))
+
     def on_binary(self) -> None:
         self._refuse(EnvelopeRefusal("invalid_envelope", "an envelope comes in a text frame"))
 
@@ -177,6 +215,8 @@ class ParticipantConnection(Connected):
 
     def on_closed(self, code: int, reason: str) -> None:
         self._closing = True
+        if self._silence is not None:
+            self._silence.cancel()
         if self._catching_up is not None:
             self._catching_up.cancel()
         self._room.leave(self, self.participant)
@@ -239,6 +279,8 @@ class ParticipantConnection(Connected):
 
     def _say(self, envelope: Envelope) -> None:
         self._send(encode_v0(envelope) if self.protocol == V0 else encode(envelope))
+        if self._is_sent_twice:
+            self._send(encode_v0(envelope))
 
     def _send(self, data: bytes) -> None:
         """Send a message. Close the connection instead if the peer reads too slowly.

@@ -194,7 +194,7 @@ class RoomsEndpoint:
                 principal=f"room:{record.name}",
                 topic=record.room.topic,
                 participant=record.room.participant,
-                privilege=Privilege(record.room.privilege),
+                privilege=None if record.room.privilege is None else Privilege(record.room.privilege),
                 protocol=record.room.protocol,
             )
         if (client := self._tokens.principal(credential)) is not None:
@@ -244,12 +244,9 @@ class RoomsEndpoint:
             # The privilege is determined again: an admin may have changed it since the request. From here on nothing
             # is awaited, so that what is checked still holds when the connection joins.
             settled = self._rooms.determine_privilege(room, id, joined.principal, caller.privilege)
-            privilege, v0 = settled.privilege, room.settings.v0_clients
-            protocol = joined.options.protocol or room.settings.undeclared_protocol
-            # X-6.3-6: `full` lifts neither what a token says nor the mode `restricted`.
-            may_lift = settled.origin != "token" and room.settings.mode != "restricted"
-            if protocol == V0 and settled.origin != "grant" and (v0 == "restricted" or (v0 == "full" and may_lift)):
-                privilege = Privilege(v0)
+            privilege = settled.privilege
+            if (joined.options.protocol or room.settings.undeclared_protocol) == V0:
+                privilege = room.settings.find_v0_privilege(settled.origin) or privilege
             who = msgspec.structs.replace(joined.who, privilege=privilege)
             joined = msgspec.structs.replace(joined, who=who, source=settled.origin, is_observed=settled.is_observed)
             connection = ParticipantConnection(joined, self._clock)

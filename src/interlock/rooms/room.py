@@ -268,6 +268,10 @@ class Room:
         self._audit.add("join", self.topic, principal, "ok", participant=who.id, source=source)
         self._feeds.presence.publish((self, who.id))
         self._feeds.seated.publish((self, who.id))
+        return self.welcome(who)
+
+    def welcome(self, who: Participant) -> Envelope:
+        """Return the welcome of a participant, with the other participants that are present."""
         keeps, others, last = self.settings.history_visibility != "none", self.present(who.id), self.timeline.delivered
         return envelopes.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=last)
 

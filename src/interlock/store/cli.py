@@ -189,7 +189,11 @@ def _describe(record: "AuditRecord") -> tuple[str, str]:
     words: list[str | None] = [record.tool] if record.tool and record.method == CALL else [method, record.tool]
     if record.token_name is not None:
         words += [record.token_name, f"for {record.token_for}"]
-        words += [f"{record.room} as {record.participant}, {record.privilege}"] if record.room else []
+        words += (
+            [f"{record.room} as {record.participant}, {record.privilege or 'as the room decides'}"]
+            if record.room
+            else []
+        )
     else:
         words += [record.secret_name, record.participant]
     what = " ".join(word for word in words if word)

@@ -59,11 +59,14 @@ def token_name_fault(name: str) -> str | None:
 
 
 class GrantedRoom(msgspec.Struct, frozen=True, kw_only=True):
-    """The access that a token for a room grants: the room, the participant and its privilege (MCPx 5.1)."""
+    """The access that a token for a room grants: the room, the participant and its privilege (MCPx 5.1).
+
+    A token without a privilege leaves it to the room: full in an open room, by identity in a mixed one (MCPx 6.1).
+    """
 
     topic: str
     participant: str
-    privilege: Literal["full", "restricted"] = "restricted"
+    privilege: Literal["full", "restricted"] | None = None
     protocol: str | None = None
 
 

@@ -547,6 +547,14 @@ async def test_modes_members_and_limits_of_rooms(node: RunningNode) -> None:
             "privilege": wanted,
         }
         await current_participant.leave()
+    # MCPx 6.1: also by a token of the room that names no privilege. One that says restricted stays restricted.
+    for given, wanted in ((None, "full"), ("restricted", "restricted")):
+        participant = await Bare.join(node, "open", token(node, f"newcomer-{wanted}", "open", given))
+        assert (await participant.next())["payload"]["participant"]["privilege"] == wanted
+        await participant.leave()
+    participant = await Bare.join(node, "members", token(node, "newcomer", "members", None))
+    assert (await participant.next())["payload"]["participant"]["privilege"] == "restricted"
+    await participant.leave()
     node.admin("/admin/participants/client:mallory/demote?topic=open", "POST", {})
     current_participant = await Bare.join(node, "open", instance["mallory"])
     assert (await current_participant.next())["payload"]["participant"]["privilege"] == "restricted"

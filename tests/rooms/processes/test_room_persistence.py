@@ -97,7 +97,7 @@ async def test_a_reader_that_does_not_read_is_closed_and_resumes_with_nothing_mi
         secret = token(node, "slow")
         slow = connect_without_reading(node, secret)
         sender = await Bare.join(node, "garden", token(node, "sender", privilege="full"))
-        witness = await Bare.join(node, "garden", token(node, "witness", privilege="full"))
+        witness = await Bare.join(node, "garden", token(node, "witness", privilege="full"), protocol="mcpx/v0.1")
         for number in range(FLOOD):
             await sender.send("mcp", {"number": number, "pad": "x" * 2000})
             if number % AHEAD == AHEAD - 1:  # those who read are never further behind
@@ -149,8 +149,9 @@ def read_to_the_close(stuck: socket.socket) -> tuple[int, list[bytes]]:
 def connect_without_reading(node: RunningNode, bearer: str, topic: str = "garden") -> socket.socket:
     stuck = socket.create_connection((node.host, node.port))
     stuck.sendall(
-        f"GET /v0/ws?topic={topic} HTTP/1.1\r\nhost: {node.host}:{node.port}\r\nupgrade: websocket\r\n"
-        f"connection: upgrade\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
+        f"GET /v0/ws?topic={topic}&protocol=mcpx/v0.1 HTTP/1.1\r\nhost: {node.host}:{node.port}\r\n"
+        f"upgrade: websocket\r\nconnection: upgrade\r\n"
+        f"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-version: 13\r\n"
         f"authorization: Bearer {bearer}\r\n\r\n".encode()
     )
     assert stuck.recv(12) == b"HTTP/1.1 101"

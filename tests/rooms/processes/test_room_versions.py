@@ -117,6 +117,43 @@ async def test_no_envelope_silences_a_client_of_v0_that_asks_for_history(node: R
         await listening.leave()
 
 
+@pytest.mark.req("X-6.3-3")
+async def test_a_silent_client_that_names_no_protocol_is_welcomed_in_both(node: RunningNode) -> None:
+    (silent_id, _), (speaker_id, _) = names("restricted", "full")
+    silent = await Bare.join(node, "garden", token(node, silent_id))
+    first, second = await silent.next(), await silent.next()
+    assert [first["protocol"], second["protocol"]] == ["mcpx/v0.1", "mcp-x/v0"]
+    assert first["payload"]["event"] == second["payload"]["event"] == "welcome"
+    assert second["payload"]["participant_id"] == silent_id
+    async with joined(node, (speaker_id, "full")) as (speaker,):
+        chat = await speaker.say("to everybody")
+        copies = [await silent.until(id=chat), await silent.until(id=chat)]
+        assert [copy["protocol"] for copy in copies] == ["mcpx/v0.1", "mcp-x/v0"]
+        # The first envelope decides, and each envelope comes once from then on.
+        own = await silent.say("I speak v0.1")
+        await silent.until(id=own)
+        chats = [await speaker.say(text) for text in ("again", "and again")]
+        assert [(await silent.next())["id"] for _ in chats] == chats
+        assert {envelope["protocol"] for envelope in silent.heard[-2:]} == {"mcpx/v0.1"}
+    await silent.leave()
+
+
+@pytest.mark.req("X-6.3-6")
+async def test_the_policy_for_v0_holds_for_clients_that_name_no_protocol(node: RunningNode) -> None:
+    (strict, _), (doubted, _) = names("full", "full")
+    message = {"jsonrpc": "2.0", "method": "notifications/chat/message", "params": {"text": "hello"}}
+    refused = await Bare.join(node, "strict", token(node, strict, "strict", "full"))
+    await refused.next()
+    await refused.send("mcp", message, protocol="mcp-x/v0")
+    assert await refused.closed() == 1008
+    restricted = await Bare.join(node, "doubts-v0", token(node, doubted, "doubts-v0", "full"))
+    await restricted.next()
+    await restricted.send("mcp", CALL, protocol="mcp-x/v0")
+    blocked = await restricted.until(**{"from": "system:gateway", "kind": "mcp"})
+    assert (blocked["protocol"], blocked["payload"]["error"]["code"]) == ("mcp-x/v0", -32001)
+    await restricted.leave()
+
+
 @pytest.mark.req("X-6.3-2")
 async def test_participants_of_both_versions_call_each_other_in_one_room(node: RunningNode) -> None:
     (old, _), (new, _) = names("full", "full")

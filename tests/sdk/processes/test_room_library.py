@@ -463,8 +463,11 @@ async def test_a_proposal_that_has_ended_ends_every_wait() -> None:
 
 
 @pytest.mark.req("X-6.3-2", "X-6.3-4", "X-6.3-3", "X-6.3-5", "X-4-4")
-async def test_the_published_client_of_v0_chats_and_calls_and_is_called(node: RunningNode) -> None:
-    room = {"topic": "room:t", "participant": "alice", "privilege": "full", "protocol": "mcp-x/v0"}
+@pytest.mark.parametrize("protocol_of_token", [None, "mcp-x/v0"])
+async def test_the_published_client_of_v0_chats_and_calls_and_is_called(
+    node: RunningNode, protocol_of_token: str | None
+) -> None:
+    room = {"topic": "room:t", "participant": "alice", "privilege": "full", "protocol": protocol_of_token}
     issued = node.admin("/admin/tokens", "POST", {"name": "alice", "for": "room", "room": room})
     address = f"ws://{node.host}:{node.port}"
     alice = PublishedClient(address, "room:t", issued["token"])

@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from interlock.rooms.protocol.envelope import ENVELOPE_BYTES_MAX
-from interlock.rooms.protocol.participants import Mode, Privilege
+from interlock.rooms.protocol.participants import Mode, Origin, Privilege
 
 _WEEK_S: Final = 7 * 86_400
 _UNKNOWN_PRIVILEGE: Final = {"code": "unknown_privilege"}  # X-3.1-1
@@ -61,7 +61,8 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
         violation_notice: Whether the room is told of refused calls.
         v0_clients: What clients of MCPx v0 are: as everyone else, always restricted, full unless their token or the
             mode restricts them, or refused.
-        undeclared_protocol: What a connection speaks that does not say ?protocol=.
+        undeclared_protocol: What a connection speaks that does not say ?protocol=. With "either", it is welcomed in
+            mcpx/v0.1, and a second later in mcp-x/v0 as well if it stays silent; its first envelope decides.
     """
 
     mode: Annotated[Mode, _key("restricted")] = "mixed"
@@ -100,4 +101,16 @@ class RoomSettings(msgspec.Struct, frozen=True, kw_only=True):
     v0_clients: Annotated[
         Literal["assign", "restricted", "full", "refuse"], _key("refuse", extra=_UNKNOWN_PRIVILEGE)
     ] = "assign"
-    undeclared_protocol: Annotated[Literal["mcpx/v0.1", "mcp-x/v0"], _key("mcp-x/v0")] = "mcpx/v0.1"
+    undeclared_protocol: Annotated[Literal["either", "mcpx/v0.1", "mcp-x/v0"], _key("mcp-x/v0")] = "either"
+
+    def find_v0_privilege(self, origin: Origin) -> Privilege | None:
+        """Return the privilege that `v0_clients` gives a client of mcp-x/v0, or None if it keeps its own. `origin` is
+        the rule that determined its own privilege (X-6.3-6).
+        """
+        if origin == "grant":
+            return None
+        if self.v0_clients == "restricted":
+            return Privilege.RESTRICTED
+        # `full` lifts neither what a token says nor the mode `restricted`.
+        may_lift = origin != "token" and self.mode != "restricted"
+        return Privilege.FULL if self.v0_clients == "full" and may_lift else None
