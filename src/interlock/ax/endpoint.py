@@ -16,13 +16,14 @@ auth.anonymous says: `local` may be entitled to more than any client. Refusals a
 At `ax.socket` the kernel tells which user connects. Only /ax is served there, and nothing else of the public endpoint,
 so that no client is identified by the socket alone.
 
-To a subserver that registers by POST and names its endpoint, the node connects as an MCP client. A registrant must not
-make the node connect to any address it likes (SSRF). The operator's list ax.dial_back says where the node may connect
-to: the parts of a URL are compared with an entry one by one, and an address of a private network is allowed only if the
-entry names that very host. A name may resolve to another address later, so it is checked before every connection, and
-the node connects to the very address that was checked. Only a host that an entry names, dialled over a protected link,
-is resolved once more for the connection. No connection of such a subserver ends when it is gone: where it promises no
-heartbeats, the keeper probes it every PROBE_EVERY_S.
+To a subserver that registers by POST, the node connects as an MCP client. The subserver names its endpoint, or the
+operator's table ax.endpoints has it, because the registration that MCP-AX 6.1 prints has no such member. A registrant
+must not make the node connect to any address it likes (SSRF). The operator's list ax.dial_back says where the node may
+connect to: the parts of a URL are compared with an entry one by one, and an address of a private network is allowed
+only if the entry names that very host. A name may resolve to another address later, so it is checked before every
+connection, and the node connects to the very address that was checked. Only a host that an entry names, dialled over a
+protected link, is resolved once more for the connection. No connection of such a subserver ends when it is gone: where
+it promises no heartbeats, the keeper probes it every PROBE_EVERY_S.
 """
 
 import asyncio
@@ -177,9 +178,13 @@ class AxEndpoint:
         register = read_register_untrusted(request.params, self._plan.ax.heartbeat_min_ms)
         if isinstance(register, Refusal):
             return jsonrpc.encode_refusal(request.id, register)
-        answer: Registered | Refusal | None = await check_endpoint(register, self._plan.ax.dial_back, guest)
+        allowed = self._plan.ax.dial_back
+        if register.endpoint is None and (configured := self._plan.ax.endpoints.get(register.segment)) is not None:
+            # MCP-AX 6.1 prints no endpoint. The operator's entry is one that it allows.
+            register, allowed = msgspec.structs.replace(register, endpoint=configured), (configured,)
+        answer: Registered | Refusal | None = await check_endpoint(register, allowed, guest)
         if answer is None:
-            answer = await self._registrar.register(register, "", DialBack(guest, self._plan.ax.dial_back))
+            answer = await self._registrar.register(register, "", DialBack(guest, allowed))
         if isinstance(answer, Refusal):
             return jsonrpc.encode_refusal(request.id, answer)
         # The keeper dials in a later turn of the loop, so the subserver has this answer before it is greeted.
@@ -350,7 +355,9 @@ async def check_endpoint(register: Register, allowed: Iterable[str], guest: Regi
     Otherwise return None.
     """
     if register.endpoint is None:
-        return _refuse_endpoint("named when registering by POST; without one, open a WebSocket at /ax")
+        return _refuse_endpoint(
+            "named when registering by POST, or configured for the segment in ax.endpoints; or open a WebSocket at /ax"
+        )
     addresses = await find_addresses(register.endpoint, allowed, guest)
     return addresses if isinstance(addresses, Refusal) else None
 

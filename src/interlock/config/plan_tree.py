@@ -12,7 +12,7 @@ from interlock.config.keys import AT_ONCE, Key, SecretPart, StructTable
 from interlock.config.order import ADDED_IS_LOOSER, ANY_CHANGE, FREE, Order, fingerprint, ranked
 from interlock.config.plan_servers import ENVIRONMENT, MONTH_S
 from interlock.config.problems import At
-from interlock.config.value_types import SECRET_REFERENCE, CommandLine, Many, Seconds, Segment, Text, Whole
+from interlock.config.value_types import SECRET_REFERENCE, CommandLine, Many, Seconds, Segment, Table, Text, Whole
 from interlock.devices.protocol.description import DeviceDescription
 from interlock.net.protocol.address_scope import is_loopback
 
@@ -89,6 +89,7 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
         parents: Aggregators to register with: the first of each tree, and the others as its backups.
         children: Subservers to start as children, which register over their stdio.
         dial_back: Where the node may connect to when a subserver registers by POST and names its endpoint.
+        endpoints: Where a subserver is reached that registers by POST and names no endpoint, by its segment.
         socket: A Unix socket for subservers of this machine; [[access]] says which users may register (uid:1000).
         require_proof: For which subservers a claim of authority must be proved: those with mutable tools, all, or none.
         heartbeat_min_ms: The shortest heartbeat interval a subserver may promise, in milliseconds.
@@ -116,6 +117,16 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
         FREE,
     ] = ()
     dial_back: Annotated[tuple[str, ...], _URL_GLOBS, Key(["https://*.example.com/*"]), ADDED_IS_LOOSER] = ()
+    endpoints: Annotated[
+        dict[str, str],
+        Table(
+            names=r"[a-z0-9_-]{1,63}",
+            names_are="a segment",
+            item=Text(r"https?://[!-~]+", "an http:// or https:// URL"),
+        ),
+        Key({"stm32h7": "https://edge01.example.com/mcp"}),
+        ANY_CHANGE,
+    ] = {}
     socket: Annotated[Path | None, Key("/run/interlock/ax.sock"), ANY_CHANGE] = None
     require_proof: Annotated[
         Literal["mutable", "always", "never"], Key("always"), ranked("always", "mutable", "never")

@@ -1,8 +1,9 @@
 """What travels with a request from a client to a server: keys of `_meta`, capabilities and roots.
 
 Each key of `_meta` has a fate at a hop (MCP-AX 1.1 (e)). Keys of an era are written again for the era of the server;
-trace keys pass; keys that name a credential, and keys of MCP-AX, are dropped; other vendors' keys pass as the bytes
-they came in if the server may have them. The progress token is replaced by one of ours. A key names a credential if one
+trace keys pass, `baggage` among them unless one of its members names a credential or a claim of MCP-AX; keys that name
+a credential, and keys of MCP-AX, are dropped; other vendors' keys pass as the bytes they came in if the server may have
+them. The progress token is replaced by one of ours. A key names a credential if one
 of its words does: `refresh_token` and `apiKey` are dropped, `tokenizer` and `authorName` are not (AX-10.1-1). Clients
 send the same keys with every request, so the fate of a short key is remembered.
 
@@ -48,6 +49,10 @@ _CREDENTIAL_WORDS: Final = frozenset(
 )
 _KEY_KINDS: Final = frozenset(("api", "access", "private"))  # before the word "key"
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")  # apiKey, API-Key, HTTPCookie
+BAGGAGE: Final = "baggage"
+BAGGAGE_CHARS_MAX: Final = 8192  # W3C Baggage, 3.3.2
+# The name of a member, its value, and its properties after semicolons (W3C Baggage, 3.3.1).
+_BAGGAGE_MEMBER: Final = re.compile(r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*=[!-+\--~ \t]*")
 _REMEMBERED_CHARS_MAX: Final = 256  # a client writes the keys; longer ones are judged anew each time
 RAW_EMPTY: Final = Raw(b"{}")
 RAW_MODERN: Final = Raw(b'"%b"' % methods.LATEST_MODERN.encode())
@@ -64,6 +69,7 @@ class Fate(Enum):
     VENDOR = 2
     ERA = 3
     DROP = 4
+    BAGGAGE = 5  # its value decides
 
 
 def fate(key: str) -> Fate:
@@ -76,6 +82,8 @@ def _judge(key: str) -> Fate:
         return Fate.ERA
     if key in _TRACE_KEYS:
         return Fate.PASS
+    if key == BAGGAGE:
+        return Fate.BAGGAGE
     lowered = key.lower()
     # AX-7.2-6: a client's own
     if lowered.startswith("x-mcpax-") or lowered == "baggage" or key == methods.META_TASK:  # the link names a task anew
@@ -100,9 +108,22 @@ def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
     crossing = {}
     for key, value in meta.items():
         what = fate(key)
-        if what is Fate.PASS or (what is Fate.VENDOR and vendor):
+        if (
+            what is Fate.PASS
+            or (what is Fate.VENDOR and vendor)
+            or (what is Fate.BAGGAGE and is_passing_baggage(value))
+        ):
             crossing[key] = value
     return crossing
+
+
+def is_passing_baggage(value: Raw) -> bool:
+    """Return whether a value is W3C Baggage, and no name in it means a credential or a claim of MCP-AX (AX-1.1-7)."""
+    text = find_string(value) if len(value) <= BAGGAGE_CHARS_MAX else None
+    if not text:
+        return False
+    members = [_BAGGAGE_MEMBER.fullmatch(member) for member in text.split(",")]
+    return all(member is not None and fate(member[1]) in (Fate.VENDOR, Fate.PASS) for member in members)
 
 
 def stamp_modern(

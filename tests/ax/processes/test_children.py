@@ -97,10 +97,13 @@ async def test_a_child_gets_the_segment_of_the_configuration_only(tmp_path: Path
 
 
 def _post(node: RunningNode, method: str, params: dict[str, Any]) -> dict[str, Any]:
+    return _post_body(node, json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params}))
+
+
+def _post_body(node: RunningNode, body: str) -> dict[str, Any]:
     connection = http.client.HTTPConnection(node.host, node.port, timeout=10)
-    body = json.dumps({"jsonrpc": "2.0", "id": 1, "method": method, "params": params})
     connection.request("POST", "/ax", body=body, headers={"content-type": "application/json"})
-    answer = json.loads(connection.getresponse().read())
+    answer: dict[str, Any] = json.loads(connection.getresponse().read())
     connection.close()
     return answer
 
@@ -112,6 +115,45 @@ def _register(segment: str, endpoint: str | None) -> dict[str, Any]:
         "parent_id": None,
         **({"endpoint": endpoint} if endpoint is not None else {}),
     }
+
+
+# MCP-AX 6.1, as printed
+PRINTED = """{
+"jsonrpc": "2.0",
+"method": "mcpax/register",
+"id": 1,
+"params": {
+"subserver_id": "550e8400-e29b-41d4-a716-446655440000",
+"segment": "stm32h7",
+"authority": "dns:edge01.factory.example.com",
+"capabilities": {
+"tools": true,
+"resources": false,
+"notifications": true
+},
+"heartbeat_interval_ms": 5000,
+"transport_class": "uart_cbor",
+"version": "2026-05-01"
+}
+}"""
+
+
+@pytest.mark.req("AX-6.1-1")
+async def test_the_printed_registration_works_by_post_where_the_endpoint_is_configured(tmp_path: Path) -> None:
+    with running_node(tmp_path / "far", {"origin": {"command": raw("all")}}) as far:
+        endpoints = f'[ax.endpoints]\nstm32h7 = "http://127.0.0.1:{far.port}/mcp"\n'
+        with running_node(tmp_path / "near", {}, extra=endpoints) as node:
+            answer = await asyncio.to_thread(_post_body, node, PRINTED)
+            assert (answer["id"], answer["result"]["status"]) == (1, "registered")
+            link = await asyncio.to_thread(node.wait_link, "stm32h7", {"state": "ready"})
+            assert (link["transport"], link["kind"]) == ("http", "leaf")
+            # Its authority is claimed and not proved, so that only tools that read are listed.
+            listed_names = await listed(node)
+            assert any(name.startswith("stm32h7.") for name in listed_names), listed_names
+            unconfigured = await asyncio.to_thread(_post_body, node, PRINTED.replace("stm32h7", "stm32f4"))
+            assert unconfigured["error"]["code"] == -32602
+            assert unconfigured["error"]["data"]["member"] == "endpoint"
+            assert "ax.endpoints" in unconfigured["error"]["message"]
 
 
 @pytest.mark.req("AX-3.1-3")

@@ -43,6 +43,7 @@ PLANTED: dict[str, str | None] = {
     "last_event_id": f"{MARK}-event",
 }
 META = {key: f"{MARK}-meta-{number}" for number, key in enumerate(CREDENTIAL_KEYS)} | {"com.example/kept": "passes"}
+META["baggage"] = f"release=7,session={MARK}-baggage"
 NODE_ENVIRONMENT = {
     "INTERLOCK_TOKEN": f"{MARK}-interlock",
     "INTERLOCK_URL": f"http://127.0.0.1:9/{MARK}",

@@ -44,7 +44,8 @@ UNREADABLE = {
     "single quotes": b"{'jsonrpc':'2.0'}",
     "a comment": text()[:-1] + b"/**/}",
     "NaN": b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"x":NaN}}',
-    "a byte order mark": b"\xef\xbb\xbf" + text(),
+    "two byte order marks": b"\xef\xbb\xbf" * 2 + text(),
+    "only a byte order mark": b"\xef\xbb\xbf",
     "UTF-16": text().decode().encode("utf-16"),
     "a Latin-1 byte": b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"x":"\xe9"}}',
     "an overlong NUL": b'{"jsonrpc":"2.0","id":7,"method":"tools/list","params":{"x":"\xc0\x80"}}',
@@ -117,6 +118,25 @@ def test_a_legacy_message_that_cannot_be_read_is_refused_by_name(
     assert answer.json["error"]["code"] == code
     assert answer.json["id"] in (None, 7)
     assert ask(node, legacy(session, "ping")).json["result"] == {}
+
+
+def test_a_byte_order_mark_before_a_message_is_ignored(node: RunningNode, session: str) -> None:
+    """RFC 8259 section 8.1 lets a reader ignore it, and other implementations of MCP do."""
+    mark = b"\xef\xbb\xbf"
+    params = {"name": "good__echo", "arguments": {"text": "\ufeff"}}
+    modern_call = modern("tools/call", params).partition(b"\r\n\r\n")[2]
+    for headers, marked in (
+        (modern_headers("tools/call", "good__echo"), mark + modern_call),
+        (legacy_headers(session), mark + message("tools/call", params)),
+    ):
+        answer = ask_in_every_way(node, request("POST", "/mcp", headers, marked))
+        assert (answer.status, answer.json["result"]["structuredContent"]) == (200, {"text": "\ufeff"})
+    with RawConnection(node) as stream:
+        endpoint = open_sse(stream)
+        greeting = {"protocolVersion": "2024-11-05", "capabilities": {}, "clientInfo": {"name": "r", "version": "1"}}
+        body = mark + message("initialize", greeting)
+        assert ask(node, request("POST", endpoint, {"content-type": "application/json"}, body)).status == 202
+        assert stream.event()["result"]["protocolVersion"] == "2024-11-05"
 
 
 def test_an_unreadable_message_of_the_oldest_transport_is_refused_and_its_stream_goes_on(node: RunningNode) -> None:

@@ -19,7 +19,7 @@ CREDENTIALS = """
     credential com.acme/credentials bearer jwt passphrase passwd HTTPCookie X-JWT2 ACCESSTOKEN sessionid tokens
 """
 # A task has another id on the other side: whoever knows both says which.
-OURS = ["x-mcpax-route", "X-MCPAX-Cursor", "x-mcpax-", "baggage", "Baggage", "io.modelcontextprotocol/related-task"]
+OURS = ["x-mcpax-route", "X-MCPAX-Cursor", "x-mcpax-", "Baggage", "io.modelcontextprotocol/related-task"]
 VENDORS = """
     com.acme/trace com.acme/auth acme x-mcpax dev.interlock/x com.acme/baggage
     com.acme/author key com.acme/keyboard Traceparent progress é
@@ -50,6 +50,36 @@ def test_a_vendor_key_passes_unless_the_operator_closed_that_too(key: str) -> No
 @pytest.mark.parametrize("key", ["traceparent", "tracestate"])
 def test_a_trace_crosses_always(key: str) -> None:
     assert crossing_keys({key: RAW_EMPTY}, vendor=False) == {key: RAW_EMPTY}
+
+
+@pytest.mark.req("AX-1.1-7")
+@pytest.mark.parametrize(
+    ("baggage", "passes"),
+    [
+        ("release=7", True),
+        ("userTier=gold, region = eu%2Dwest;ttl=3,k=", True),
+        ("tokenizer=a,author=b", True),
+        ("release=7,sessionId=1", False),
+        ("api-key=1", False),
+        ("a=1;x,x-mcpax-route=home", False),
+        ("X-MCPAX-Cursor=1", False),
+        ("baggage=1", False),
+        ("no member", False),
+        ("a=1,,b=2", False),
+        ("a=é", False),
+        ("", False),
+        ("a=" + "1" * 8192, False),
+    ],
+)
+def test_baggage_crosses_unless_a_member_names_a_credential_or_a_claim(baggage: str, passes: bool) -> None:
+    value = Raw(encode_value(baggage))
+    for vendor in (True, False):
+        assert crossing_keys({"baggage": value}, vendor=vendor) == ({"baggage": value} if passes else {})
+
+
+@pytest.mark.parametrize("value", [b"{}", b"7", b"null", b'["a=1"]', b'"a=1\\ud800"'])
+def test_baggage_that_is_not_text_does_not_cross(value: bytes) -> None:
+    assert crossing_keys({"baggage": Raw(value)}, vendor=True) == {}
 
 
 def test_members_that_are_passed_on_keep_their_bytes_and_order() -> None:

@@ -92,7 +92,8 @@ NOT_JSON = {
     "a NUL after the message": envelope(b'"id":1,"method":"a"') + b"\0",
     "a NUL in a string": envelope(b'"id":1,"method":"a\0b"'),
     "a bare newline in a string": envelope(b'"id":1,"method":"a","params":{"x":"\n"}'),
-    "a byte order mark": b"\xef\xbb\xbf" + envelope(b'"id":1,"method":"a"'),
+    "two byte order marks": b"\xef\xbb\xbf\xef\xbb\xbf" + envelope(b'"id":1,"method":"a"'),
+    "a byte order mark alone": b"\xef\xbb\xbf",
     "half an object": envelope(b'"id":1,"method":"a"')[:-1],
     "half a batch": b'[{"jsonrpc":"2.0","id":1,"method":"a"},{"jsonrpc"',
     "half a string": b'"abc',
@@ -121,6 +122,12 @@ def test_invalid_json_is_a_parse_error_with_an_unknown_id(data: bytes) -> None:
     with pytest.raises(CodecError) as caught:
         decode_untrusted(data)
     assert (caught.value.refusal.code, caught.value.message_id) == (PARSE_ERROR, b"null")
+
+
+def test_a_byte_order_mark_before_a_message_is_ignored() -> None:
+    """RFC 8259 section 8.1."""
+    plain = envelope(b'"id":1,"method":"a","params":{"x":"\xef\xbb\xbf"}')
+    assert decode_untrusted(b"\xef\xbb\xbf" + plain) == decode_untrusted(plain)
 
 
 NOT_A_MESSAGE = {

@@ -345,6 +345,7 @@ _decode_any = msgspec.json.Decoder().decode
 _decode_raw = msgspec.json.Decoder(Raw).decode
 
 _UNKNOWN_ID = b"null"
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 _UNREADABLE = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)  # what msgspec raises
 _ID_START = frozenset(b'"-0123456789')
 _FRACTION = frozenset(b".eE")
@@ -442,7 +443,12 @@ def _find_large_request(data: bytes) -> _Whole | None:
 
 
 def _decode_carefully(data: bytes) -> Message:
-    """Decode a message step by step, and raise a CodecError that says what is wrong with it."""
+    """Decode a message step by step, and raise a CodecError that says what is wrong with it.
+
+    A byte order mark before the message is ignored, as RFC 8259 section 8.1 allows.
+    """
+    if data.startswith(_BYTE_ORDER_MARK) and not data.startswith(_BYTE_ORDER_MARK * 2):
+        return decode_untrusted(data[len(_BYTE_ORDER_MARK) :])
     try:
         if not data.isascii():
             _check_utf8(data)
