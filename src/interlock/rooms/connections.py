@@ -22,7 +22,7 @@ import asyncio
 import logging
 import uuid
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final, Literal
 
 import msgspec
@@ -52,6 +52,7 @@ INVALID_MAX: Final = 20  # X-4-1, in INVALID_S
 INVALID_S: Final = 60.0
 # A client that has not spoken this long after the welcome may be one of mcp-x/v0, which waits for a welcome of its own.
 SILENCE_S: Final = 1.0
+EARLY_MAX: Final = 50  # envelopes that are kept for its welcome
 HISTORY_BATCH: Final = 100  # envelopes in one event
 _INVALID: Final = frozenset(("invalid_json", "invalid_envelope"))
 
@@ -94,6 +95,7 @@ class ParticipantConnection(Connected):
         self._is_settled = options.protocol is not None
         self._is_sent_twice = False  # in both protocols, until the first envelope of the peer
         self._silence: asyncio.TimerHandle | None = None
+        self._early: deque[bytes] = deque()  # sent after the welcome while it is silent, in mcp-x/v0
         self._room = room
         self._admission = admission
         self._options = options
@@ -141,8 +143,7 @@ class ParticipantConnection(Connected):
         if self._options.directed and envelope.to and not own and self.participant not in envelope.to:
             return
         self._send(delivery.text(self.protocol))
-        if self._is_sent_twice:
-            self._send(delivery.text(V0))
+        self._send_v0(lambda: delivery.text(V0))
         if self._options.sequences and delivery.sequence:
             self._say(delivery.sequence_event(self._room.stamp))
 
@@ -186,6 +187,8 @@ class ParticipantConnection(Connected):
         self.protocol, self._is_settled, self._is_sent_twice = protocol, True, False
         if self._silence is not None:
             self._silence.cancel()
+            self._silence = None
+        self._early.clear()
         if protocol != V0:
             return True
         settings = self._room.settings
@@ -204,8 +207,24 @@ class ParticipantConnection(Connected):
         """
         if self._closing or (seat := self._room.seats.get(self.participant)) is None:
             return
-        self._is_sent_twice = True
+        self._is_sent_twice, self._silence = True, None
         self._send(encode_v0(self._room.welcome(seat.participant)))
+        while self._early:
+            self._send(self._early.popleft())
+
+    def _send_v0(self, encode_envelope: Callable[[], bytes]) -> None:
+        """Send an envelope in mcp-x/v0 as well, if the peer has not shown which protocol it speaks. Keep the envelope
+        until the peer was welcomed in that protocol.
+        """
+        if self._is_sent_twice:
+            self._send(encode_envelope())
+        elif self._silence is not None:
+            if len(self._early) >= EARLY_MAX:
+                self._silence.cancel()
+                self._offer_v0()
+                self._send(encode_envelope())
+            else:
+                self._early.append(encode_envelope())
 
     def on_binary(self) -> None:
         self._refuse(EnvelopeRefusal("invalid_envelope", "an envelope comes in a text frame"))
@@ -279,8 +298,7 @@ class ParticipantConnection(Connected):
 
     def _say(self, envelope: Envelope) -> None:
         self._send(encode_v0(envelope) if self.protocol == V0 else encode(envelope))
-        if self._is_sent_twice:
-            self._send(encode_v0(envelope))
+        self._send_v0(lambda: encode_v0(envelope))
 
     def _send(self, data: bytes) -> None:
         """Send a message. Close the connection instead if the peer reads too slowly.

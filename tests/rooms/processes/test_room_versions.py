@@ -146,6 +146,7 @@ async def test_the_policy_for_v0_holds_for_clients_that_name_no_protocol(node: R
     await refused.next()
     await refused.send("mcp", message, protocol="mcp-x/v0")
     assert await refused.closed() == 1008
+    await refused.leave()
     restricted = await Bare.join(node, "doubts-v0", token(node, doubted, "doubts-v0", "full"))
     await restricted.next()
     await restricted.send("mcp", CALL, protocol="mcp-x/v0")
