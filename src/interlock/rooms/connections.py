@@ -181,7 +181,7 @@ class ParticipantConnection(Connected):
             self._refuse(refusal)  # X-3.2-2
 
     def _settle_protocol(self, protocol: str) -> bool:
-        """Speak the protocol of the first envelope from now on, and apply the room's policy for clients of mcp-x/v0
+        """Use the protocol of the first envelope from now on, and apply the room's policy for clients of mcp-x/v0
         (X-6.3-6). Return False if the room refuses them.
         """
         self.protocol, self._is_settled, self._is_sent_twice = protocol, True, False
@@ -200,7 +200,7 @@ class ParticipantConnection(Connected):
         return True
 
     def _offer_v0(self) -> None:
-        """Welcome a silent peer in mcp-x/v0 as well, and send it everything in both protocols until it speaks.
+        """Send a silent peer a welcome in mcp-x/v0 as well, and everything in both protocols until it speaks.
 
         The published client of mcp-x/v0 names no protocol when it connects, discards all envelopes of other protocols,
         and speaks only after the welcome (X-6.3-3).
