@@ -30,6 +30,7 @@ from interlock.approvals.trust.approval_proofs import ANCHOR_GONE, REVOKED, Proo
 from interlock.config.plan import AnchorPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock, rfc3339
+from interlock.core.feed import AsyncFeed
 from interlock.core.recorder import Recorder
 from interlock.gate.protocol.proofs import invalid
 from interlock.store.ports import Change, Entry, KeyValue, StoreError
@@ -119,6 +120,14 @@ async def find_approver_prints(kv: KeyValue, anchors: Anchors, now: float) -> fr
     )
 
 
+async def find_enrolled_prints(kv: KeyValue, now: float) -> frozenset[str]:
+    """Return the thumbprints of the keys of all approvers that were ever enrolled. Raise StoreError if the store
+    fails.
+    """
+    enrolled = [msgspec.json.decode(entry.value, type=EnrolledApprover) for entry in await kv.entries(BUCKET, now)]
+    return frozenset(key_print for approver in enrolled for key_print in approver.identity.split(","))
+
+
 class Enrolments(DecisionReceiver):
     """The approvers of a node. Every enrolment is in the audit log and on disk before the anchor may approve."""
 
@@ -131,6 +140,8 @@ class Enrolments(DecisionReceiver):
         self._enrolled: dict[str, EnrolledApprover] = {}  # by identity
         self._code = "".join(secrets.choice(CODE_ALPHABET) for _ in range(CODE_DIGITS))
         self._tries_left = CODE_TRIES
+        # Published when an approver was enrolled.
+        self.enrolled = AsyncFeed[None]()
         anchors.believe({}, ())
 
     async def open(self) -> None:
@@ -197,6 +208,11 @@ class Enrolments(DecisionReceiver):
     def has_approver(self) -> bool:
         """Return whether an approver was ever enrolled. Removing it from the configuration does not change that."""
         return bool(self._enrolled)
+
+    @property
+    def prints(self) -> tuple[str, ...]:
+        """Return the thumbprints of the keys of all approvers that were ever enrolled."""
+        return tuple(each for identity in self._enrolled for each in identity.split(","))
 
     @property
     def setup_code(self) -> str | None:
@@ -329,6 +345,7 @@ class Enrolments(DecisionReceiver):
         key = hashlib.sha256(approver.identity.encode()).hexdigest()
         await self._kv.put(BUCKET, key, msgspec.json.encode(approver), now)
         self._enrolled[approver.identity] = approver
+        await self.enrolled.publish(None)
 
     def _believe(self) -> None:
         own = [

@@ -72,6 +72,13 @@ async def find_unsigned(written: Plan, local: KeyValue, now: float) -> tuple[str
     return () if signed is None else describe_loosening(hold_back(signed, written), written)
 
 
+async def sign_first(written: Plan, local: KeyValue, now: float) -> None:
+    """Let the written plan count as signed if nothing does yet: its approver was enrolled before the first start."""
+    # AX-11.N-12
+    if await _read_signed(local, now) is None:
+        await local.put(BUCKET, KEY, msgspec.json.encode(signed_values(written)), now)
+
+
 async def accept_written(
     written: Plan, local: KeyValue, recorder: Recorder, now: float, *, by: str, key_print: str
 ) -> None:

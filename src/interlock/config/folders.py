@@ -30,6 +30,11 @@ def package_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path
     return data_folder(env, platform).with_name("interlock-packages")
 
 
+def guarded_folder(env: Mapping[str, str], platform: str = sys.platform) -> Path:
+    """Return the folder that records which configuration files belong to a node that has approvers."""
+    return data_folder(env, platform).with_name("interlock-guarded")
+
+
 def _folder(env: Mapping[str, str], platform: str, variable: str, usual: str) -> Path:
     if platform == "darwin":
         return home_folder(env) / _APPLICATION_SUPPORT / "interlock"

@@ -10,6 +10,7 @@ A key is taken from the first source that has it: flag, environment, ./interlock
 and must exist. Nothing is written, started or asked of the network.
 """
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -21,7 +22,7 @@ from interlock.config.cross_checks import check_names, check_together
 from interlock.config.folders import config_folder, data_folder, home_folder
 from interlock.config.layers import environment_layer, file_layer, flags_layer
 from interlock.config.plan import DevicePlan, Plan, ServerPlan, Spawn
-from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Problem, WrongValue, nearest
+from interlock.config.problems import At, ConfigContext, ConfigInvalid, Findings, Layer, Problem, WrongValue, nearest
 from interlock.config.reader import Settings
 from interlock.config.schema import full_plan, sections
 from interlock.config.value_types import Segment
@@ -39,6 +40,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
     paths: tuple[Path, ...]  # the files read, the strongest first
     warnings: tuple[Problem, ...]
     written: dict[tuple[str, str], At] = {}  # as `Settings.written`: where to report what is found out later
+    # The paths of the strongest file, under which a start is recorded. Empty if no file decides about the data folder.
+    guarded: tuple[Path, ...] = ()
 
 
 def load(
@@ -94,7 +97,20 @@ def load(
         paths=tuple(each.absolute() for each, _ in files),
         warnings=findings.warnings(),
         written=settings.written,
+        guarded=_guarded_paths(looked_for[0], settings, tuple(layer for _, layer in files)),
     )
+
+
+def _guarded_paths(file: Path, settings: Settings, layers: tuple[Layer, ...]) -> tuple[Path, ...]:
+    """Return the path of the strongest configuration file as it was looked for, and with its symbolic links resolved,
+    also if there is no such file. Return nothing if the data folder was named elsewhere than in a file.
+    """
+    at = settings.written.get(("", "data"))
+    if at is not None and not any(at.layer is layer for layer in layers):
+        return ()
+    file = file.absolute()
+    written = Path(os.path.realpath(file.parent)) / file.name
+    return tuple(dict.fromkeys((written, Path(os.path.realpath(file)))))
 
 
 def _find_files(path: Path | None, around: ConfigContext) -> tuple[Problem | None, list[Path]]:

@@ -22,8 +22,9 @@ import msgspec
 from interlock.access.tokens import TokenRegistry
 from interlock.approvals.audit import ApprovalAudit
 from interlock.approvals.decisions import DecisionService
-from interlock.approvals.enrolments import Enrolments, KeyRevocation
+from interlock.approvals.enrolments import Enrolments, KeyRevocation, find_enrolled_prints
 from interlock.approvals.guard_changes import GuardChanges, find_plan_in_effect
+from interlock.approvals.guarded_starts import GuardedStart, StartConflict, find_conflict, remember_start, start_of
 from interlock.approvals.inbox import ApprovalStore, Expiry, Inbox
 from interlock.approvals.notifier import Notifier, make_channels
 from interlock.approvals.operations.inbox import InboxOperations
@@ -44,6 +45,7 @@ from interlock.catalog.catalog import Catalog, LiveNamespace
 from interlock.catalog.checks import ArgumentsCheck, RouteCheck
 from interlock.catalog.routes import Route
 from interlock.config.folders import config_folder
+from interlock.config.load import Loaded
 from interlock.config.plan import Plan, ServerPlan, Spawn
 from interlock.core.calls.caller import Caller, ViewKey
 from interlock.core.clock import Clock
@@ -51,6 +53,7 @@ from interlock.core.current_plan import Addresses, CurrentPlan
 from interlock.core.feed import AsyncFeed, Feed
 from interlock.core.metrics import Metrics
 from interlock.core.node_identity import adopt_identity, own_identity
+from interlock.core.part import CannotStart, opened
 from interlock.core.recorder import Recorder, Refusals, Retention
 from interlock.core.replicas import Changes, Replicas
 from interlock.core.store_backends import build_audit, build_store
@@ -129,17 +132,55 @@ class StoreParts:
         self.tokens = TokenRegistry(TokenTable(store.kv), clock, plan.access, plan.auth.token_days)
 
 
-async def prepare_stores(plan: Plan, clock: Clock) -> Plan:
+async def prepare_stores(loaded: Loaded, clock: Clock) -> Plan:
     """Return the plan with which a node starts: the written plan, without what no one signed. If replicas share a
     store, copy the aggregator's identity from it.
 
-    Call this before the node is constructed, because most parts get both in their constructor. Raise StoreError if a
-    store cannot be used.
+    Call this before the node is constructed, because most parts get both in their constructor. Raise CannotStart if the
+    configuration belongs to another node, and StoreError if a store cannot be used.
     """
+    plan, now = loaded.plan, clock.wall()
+    conflict = await _find_foreign_store(loaded, now)
+    if conflict is None:
+        async with opened_stores(plan, clock) as (store, local):
+            start = await _describe_start(plan, store, local, now)
+            conflict = await find_conflict(plan, start, loaded.guarded, local.kv, now)
+            if conflict is None:
+                if start.keys:
+                    await remember_start(start, loaded.guarded, local.kv, now)
+                return await find_plan_in_effect(plan, store.kv, local.kv, now)
+    raise CannotStart(conflict.message)
+
+
+async def find_start_conflict(loaded: Loaded, clock: Clock) -> StartConflict | None:
+    """Return how the node that would start differs from the one that the configuration belongs to, or None if it does
+    not. Raise StoreError if a store cannot be used.
+    """
+    plan, now = loaded.plan, clock.wall()
+    conflict = await _find_foreign_store(loaded, now)
+    if conflict is not None:
+        return conflict
     async with opened_stores(plan, clock) as (store, local):
-        if local is not store:
-            await adopt_identity(plan.data, store.kv, clock.wall())
-        return await find_plan_in_effect(plan, store.kv, local.kv, clock.wall())
+        start = await _describe_start(plan, store, local, now)
+        return await find_conflict(plan, start, loaded.guarded, local.kv, now)
+
+
+async def _find_foreign_store(loaded: Loaded, now: float) -> StartConflict | None:
+    """Return the conflict if the store is on servers that no one signed: these are not even connected to."""
+    if loaded.plan.store.backend == "sqlite":
+        return None
+    own = build_store("sqlite", loaded.plan.data)
+    async with opened(own):
+        return await find_conflict(loaded.plan, None, loaded.guarded, own.kv, now)
+
+
+async def _describe_start(plan: Plan, store: Store, local: Store, now: float) -> GuardedStart:
+    """Return the record of the node that would start with these opened stores, with the keys of its approvers. If
+    replicas share a store, copy the aggregator's identity from it. Raise StoreError if a store cannot be used.
+    """
+    if local is not store:
+        await adopt_identity(plan.data, store.kv, now)
+    return start_of(plan, await find_enrolled_prints(store.kv, now))
 
 
 @contextlib.asynccontextmanager

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from interlock.approvals import enrolments, inbox, standing_grants, tool_definitions
+from interlock.approvals.guarded_starts import remember_start, start_of
 from interlock.approvals.trust import approval_proofs
 from interlock.ax.parts import AxParts
 from interlock.config.load import Loaded
@@ -342,8 +343,10 @@ async def _run(
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
-    in_effect = await prepare_stores(plan, Clock())
+    in_effect = await prepare_stores(loaded, Clock())
     node = Node(in_effect, operator_app, written=plan, files=loaded.paths, read=read, listen=not stdio)
+    # An approver of a node that runs is on record at once, and not only from the next start on.
+    node.approvals.enrolments.enrolled.subscribe(partial(_remember_start, node, loaded))
     try:
         await node.open()
         ends = [loop.create_task(stopping.wait())]
@@ -365,6 +368,11 @@ async def _run(
             front.end()
     finally:
         await node.close()
+
+
+async def _remember_start(node: Node, loaded: Loaded, _: None) -> None:
+    start = start_of(loaded.plan, node.approvals.enrolments.prints)
+    await remember_start(start, loaded.guarded, node.stores.local.kv, node.stores.clock.wall())
 
 
 async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Status], None]) -> None:

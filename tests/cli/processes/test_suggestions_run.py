@@ -94,6 +94,7 @@ ELSEWHERE = {
     "open": "tests/operator/processes/test_login.py",
     "open --print": "tests/operator/processes/test_login.py",
     "serve --stdio": "tests/node/processes/test_cli_serve.py",
+    "serve --accept-configuration": "tests/approvals/processes/test_guarded_starts.py",
     "rooms create": "tests/rooms/processes/test_room_gateway.py",
     "rooms demote": "tests/rooms/processes/test_room_gateway.py",
     "rooms promote --topic": "tests/rooms/processes/test_room_persistence.py",

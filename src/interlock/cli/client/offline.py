@@ -240,19 +240,27 @@ def revoke_stored(plan: Plan, folder: Path, ref: str) -> Answer:
     return run_stored(revoke())
 
 
-def enrol_stored(plan: Plan, folder: Path) -> tuple[str, ...]:
-    """Enrol the approvers of the configuration, unless that was done before. Return their names. Raise Refused if the
-    store or a key cannot be used.
+def enrol_stored(plan: Plan, folder: Path, files: tuple[Path, ...]) -> tuple[str, ...]:
+    """Enrol the approvers of the configuration, unless that was done before. Return their names. The configuration then
+    counts as signed, so that edits before the first start are compared with it. Raise Refused if the store or a key
+    cannot be used.
     """
     from interlock.approvals.audit import ApprovalAudit
     from interlock.approvals.enrolments import Enrolments
+    from interlock.approvals.guard_changes import sign_first
+    from interlock.approvals.guarded_starts import remember_start, start_of
     from interlock.approvals.inbox import ApprovalStore, Inbox
 
     async def enrol() -> tuple[str, ...]:
         clock, recorder = Clock(), _FolderRecorder(plan, folder)
         async with _stored_anchors(plan, folder) as (kv, anchors):
             inbox = Inbox(ApprovalStore(kv, clock, None), ApprovalAudit(recorder), clock, plan.approvals)
-            return await Enrolments(kv, inbox, anchors, recorder, clock).enrol_first()
+            enrolments = Enrolments(kv, inbox, anchors, recorder, clock)
+            names = await enrolments.enrol_first()
+            if names:
+                await sign_first(plan, kv, clock.wall())
+                await remember_start(start_of(plan, enrolments.prints), files, kv, clock.wall())
+            return names
 
     return run_stored(enrol())
 

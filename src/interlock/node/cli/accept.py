@@ -4,6 +4,9 @@ It is for a person at a terminal with the key of an approver, who edited the con
 sign the difference in the inbox right after the start. It is also the way out if no approver may sign
 `configuration.guard`. The key has to be enrolled and to have a passphrase: a key that every program can open would show
 nothing. The record in the audit log names the key.
+
+If the configuration belongs to another node (`approvals.guarded_starts`), the key has to be one of an approver of that
+node. Then the node that the configuration names may be started in its place.
 """
 
 import asyncio
@@ -11,16 +14,19 @@ import asyncio
 from interlock.approvals.cli.keys import OperatorKeys, own_name, read_passphrase
 from interlock.approvals.enrolments import find_approver_prints
 from interlock.approvals.guard_changes import accept_written, find_unsigned
+from interlock.approvals.guarded_starts import StartConflict, forget_start
 from interlock.approvals.trust.anchors import Anchors
 from interlock.cli.command import Invocation
+from interlock.config.load import Loaded
 from interlock.config.plan import Plan
+from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
 from interlock.core.part import CannotStart, opened
 from interlock.core.recorder import Recorder
-from interlock.core.store_backends import build_audit
+from interlock.core.store_backends import build_audit, build_store
 from interlock.crypto import signing
 from interlock.crypto.jose import read_key_untrusted, thumbprint
-from interlock.node.common_parts import opened_stores
+from interlock.node.common_parts import find_start_conflict, opened_stores
 from interlock.node.sockets import answers
 from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refused
@@ -28,21 +34,27 @@ from interlock.wire.refusal import Refused
 _INBOX = "interlock approvals shows the change to the approvers, and interlock approve ID signs it"
 
 
-def accept_configuration(invocation: Invocation, plan: Plan) -> None:
+def accept_configuration(invocation: Invocation, loaded: Loaded) -> None:
     """Show how the written plan loosens the guard, ask for the passphrase of an enrolled key, and let the plan count as
     signed. Raise Refused if there is no such key.
     """
+    plan = loaded.plan
     if answers(str(plan.data / "run" / "admin.sock")):
         raise Refused("node_running", "a node runs with this data folder", hint=_INBOX)
     try:
+        conflict = asyncio.run(find_start_conflict(loaded, Clock()))
+        if conflict is not None:
+            _accept_start(invocation, loaded, conflict)
         lines, prints = asyncio.run(_look(plan))
+        if not lines and conflict is not None:
+            return
         if not lines:
             invocation.out.remark("the configuration loosens nothing that was signed; there is nothing to accept")
             return
         invocation.out.remark("the configuration would let through more than was signed for:")
         for line in lines:
             invocation.out.remark(f"  {line}")
-        name, key_print = _open_key(prints)
+        name, key_print = _open_key(prints, _INBOX)
         asyncio.run(_accept(plan, name, key_print))
         invocation.out.remark(f"accepted with the key {name}; the audit log says so")
     except (StoreError, CannotStart) as error:
@@ -60,21 +72,59 @@ async def _look(plan: Plan) -> tuple[tuple[str, ...], frozenset[str]]:
         await anchors.close()
 
 
-def _open_key(prints: frozenset[str]) -> tuple[str, str]:
-    """Open a key of this machine that is enrolled. Return its name and thumbprint. Raise Refused if there is none."""
+def _accept_start(invocation: Invocation, loaded: Loaded, conflict: StartConflict) -> None:
+    """Let a configuration start another node than the one that it belongs to. Raise Refused if there is no key of an
+    approver of that node.
+    """
+    out = invocation.out
+    out.remark("the configuration belongs to another node; what was signed there would not be held back:")
+    for line in conflict.lines:
+        out.remark(f"  {line}")
+    hint = "start with the data folder and store of that node"
+    if conflict.record is not None:
+        hint += f"; if no key of its approvers is left, remove {conflict.record}"
+    name, key_print = _open_key(frozenset(conflict.keys), hint)
+    asyncio.run(_forget_start(loaded, conflict, name, key_print))
+    out.remark(f"accepted with the key {name}; the audit log says so")
+
+
+async def _forget_start(loaded: Loaded, conflict: StartConflict, name: str, key_print: str) -> None:
+    plan = loaded.plan
+    audit = build_audit(plan.store.backend, plan.data)
+    own = build_store("sqlite", plan.data)  # of this machine, also if replicas share another
+    async with opened(audit), opened(own):
+        # AX-11.N-11: on record before it counts
+        record = AuditRecord.event(
+            Clock().wall(),
+            name,
+            "operator",
+            "config/accept",
+            verdict="signed",
+            outcome="in effect",
+            keys=[key_print],
+            lines=conflict.lines,
+        )
+        await Recorder(audit).append_now(record)
+        await forget_start(loaded.guarded, own.kv)
+
+
+def _open_key(prints: frozenset[str], hint: str) -> tuple[str, str]:
+    """Open a key of this machine that is enrolled. Return its name and thumbprint. Raise Refused if there is none.
+    `hint` says what to do then.
+    """
     keys, own = OperatorKeys(), own_name()
     publics = {name: keys.find_public(name) for name in keys.names()}
     enrolled = [name for name, text in publics.items() if text and thumbprint(read_key_untrusted(text)[0]) in prints]
     if not enrolled:
-        raise Refused("no_key", f"no key in {keys.folder} is enrolled as an approver", hint=_INBOX)
+        raise Refused("no_key", f"no key in {keys.folder} is enrolled as an approver", hint=hint)
     name = own if own in enrolled else enrolled[0]
     if not signing.is_sealed(keys.file(name).read_bytes()[: signing.PUBLIC_BYTES_MAX]):
         why = f"the key {name} has no passphrase, so every program on this machine could accept with it"
-        raise Refused("key_unusable", why, hint=_INBOX)
+        raise Refused("key_unusable", why, hint=hint)
     # AX-11.N-8: the private half decides, because a file with a public key can be replaced
     key_print = thumbprint(keys.open(name, lambda: read_passphrase(name, None)).public)
     if key_print not in prints:
-        raise Refused("no_key", f"the key {name} is not enrolled as an approver", hint=_INBOX)
+        raise Refused("no_key", f"the key {name} is not enrolled as an approver", hint=hint)
     return name, key_print
 
 

@@ -189,7 +189,7 @@ def _enrol_first(invocation: Invocation) -> tuple[str, ...]:
 
     plan.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     # AX-11.N-7: before the first start
-    return enrol_stored(plan, plan.data)
+    return enrol_stored(plan, plan.data, invocation.loaded.guarded)
 
 
 def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:

@@ -74,7 +74,7 @@ def serve(
             raise BadUsage("usage", "--accept-configuration asks a person, and with --stdio there is none")
         from interlock.node.cli.accept import accept_configuration as accept
 
-        accept(invocation, plan)
+        accept(invocation, loaded)
     from interlock.core.part import CannotStart
     from interlock.node.node import NodeGone
     from interlock.node.node import serve as run_node

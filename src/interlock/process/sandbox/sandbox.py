@@ -31,6 +31,7 @@ from typing import Final
 
 import msgspec
 
+from interlock.config.folders import guarded_folder
 from interlock.config.plan import DriversPlan, LimitsPlan, Plan, SandboxPlan, ServerPlan
 from interlock.core.audit_record import AuditRecord
 from interlock.core.clock import Clock
@@ -197,24 +198,24 @@ class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
-    """Return the paths outside the workspace that decide what the node runs: driver folders, the user's settings, and
-    the node's virtual environment.
+    """Return the paths outside the workspace that decide what the node runs: driver folders, the user's settings, the
+    records of guarded starts, and the node's virtual environment.
     """
     own = (drivers.own.parent,) if drivers.own is not None else ()
     environment = (Path(sys.prefix),) if sys.prefix != sys.base_prefix else ()
-    return (*drivers.paths, *own, *environment)
+    return (*drivers.paths, *own, guarded_folder(os.environ), *environment)
 
 
 def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Return the paths that sandboxes hide: the data folder, the package store, the user's configuration with keys, and
-    the configuration `files` with their folder.
+    """Return the paths that sandboxes hide: the data folder, the package store, the records of guarded starts, the
+    user's configuration with keys, and the configuration `files` with their folder.
 
     That folder is omitted if it contains the workspace or the home.
     """
     own = (plan.drivers.own.parent,) if plan.drivers.own is not None else ()
     common = (plan.workspace, Path.home())
     around = (path.parent for path in files if not any(each.is_relative_to(path.parent) for each in common))
-    return (plan.data, package_folders(plan).store, *own, *files, *around)
+    return (plan.data, package_folders(plan).store, guarded_folder(os.environ), *own, *files, *around)
 
 
 def link_roots(plan: Plan) -> LinkRoots:
