@@ -1,5 +1,6 @@
 """`make mutation`: which lines cite which entries, which changes are made, and that tests run against the change."""
 
+import json
 import sys
 from pathlib import Path
 
@@ -8,6 +9,7 @@ from tests.mutation import __main__ as mutation
 from tests.mutation.citations import citations, cited_entries
 from tests.mutation.mutants import mutants
 from tests.mutation.tree import ROOT, Tree
+from tests.mutation.uncited import packages_with_tests, staged_tests, uncited_mutants
 
 sys.path.insert(0, str(ROOT / "tools"))
 from conformance import ledger, ledger_ids
@@ -146,6 +148,77 @@ def test_a_mutant_is_met_by_every_process_a_test_starts_and_the_checkout_is_left
     assert tree.run(tests, 60) is True
     assert tree.run(tests, 0.01) is None
     assert (small / file).read_bytes() == source
+
+
+def package_of(root: Path) -> None:
+    """A package whose line 7 is cited and whose line 6 is tested in a process alone."""
+    (root / "src/interlock/judge").mkdir(parents=True)
+    (root / "src/interlock/__init__.py").write_text("")
+    (root / "src/interlock/judge/size.py").write_text(
+        "def is_large(size):\n"
+        "    return size > 10\n"
+        "\n"
+        "\n"
+        "def is_small(size):\n"
+        "    return size < 3\n"
+        "def is_odd(size): return size == 7  # AX-1-1: it is odd\n"
+    )
+    for folder, test in (("pure", "is_large(11) and not size.is_large(10)"), ("processes", "is_small(2)")):
+        (root / "tests/judge" / folder).mkdir(parents=True)
+        (root / "tests/judge" / folder / f"test_{folder}.py").write_text(
+            f"from interlock.judge import size\ndef test_it():\n    assert size.{test}\n"
+        )
+
+
+def test_lines_that_no_entry_cites_are_sampled_by_package(tmp_path: Path) -> None:
+    package_of(tmp_path)
+    assert packages_with_tests(tmp_path) == ["judge"]
+    by_line = uncited_mutants("judge", tmp_path)
+    assert {(each.file, each.line) for of_line in by_line for each in of_line} == {
+        ("src/interlock/judge/size.py", 2),
+        ("src/interlock/judge/size.py", 6),
+    }
+    pure, processes = ["tests/judge/pure/test_pure.py"], ["tests/judge/processes/test_processes.py"]
+    assert staged_tests("judge", quick=False, root=tmp_path) == [pure, processes]
+    assert staged_tests("judge", quick=True, root=tmp_path) == [pure]
+    first, again = (mutation.sampled_packages(["guard"], 5, 1)[0].mutants for _ in range(2))
+    assert first == again != mutation.sampled_packages(["guard"], 5, 2)[0].mutants
+
+
+def test_tests_that_name_the_changed_module_run_first() -> None:
+    near, far = "tests/wire/pure/test_jsonrpc_raw.py", "tests/wire/pure/test_schema_inclusion.py"
+    processes = "tests/guard/processes/test_budgets.py"
+    assert mutation.ordered([processes, far, near], "src/interlock/wire/jsonrpc/codec.py") == [near, far, processes]
+    assert mutation.ordered([processes, near, far], "src/interlock/guard/budgets.py") == [near, far, processes]
+
+
+@pytest.mark.timeout(180)
+def test_a_package_is_measured_with_its_quick_tests_and_then_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = tmp_path / "small"
+    package_of(small)
+    for module in ("tree", "uncited", "__main__"):
+        monkeypatch.setattr(f"tests.mutation.{module}.ROOT", small)
+    mutation._text.cache_clear()
+    monkeypatch.setattr(mutation, "packages_with_tests", lambda: packages_with_tests(small))
+    monkeypatch.setattr(mutation, "uncited_mutants", lambda package: uncited_mutants(package, small))
+    monkeypatch.setattr(mutation, "staged_tests", lambda *names, quick: staged_tests(*names, quick=quick, root=small))
+    assert mutation.main(["--uncited", "judge", "--mutants", "20", "--jobs", "1", "--json"]) == 1
+    mutation._text.cache_clear()
+    (package,) = json.loads(capsys.readouterr().out)["packages"]
+    assert (package["id"], package["tests"], package["left_out"]) == ("judge", 2, None)
+    outcomes = {each["change"]: each["is"] for each in package["mutants"]}
+    assert outcomes == {
+        "not (size > 10)": "killed",
+        "> -> >=": "killed",
+        "10 -> 11": "killed",
+        "not (size < 3)": "killed",
+        "< -> <=": "SURVIVED",
+        "3 -> 4": "SURVIVED",
+    }
+    with pytest.raises(SystemExit):
+        mutation.main(["--uncited", "nothing"])
 
 
 def test_the_report_counts_what_survived_and_says_what_was_left_out() -> None:
