@@ -69,8 +69,8 @@ $(VENV)/.devices: $(VENV)/.dev
 # Many tests start nodes and hold them to times. What fails beside others is run once more, alone: a fault fails again,
 # and what passes then is named FLAKY. The slowest files come first, as tests/durations.json has them.
 CORES := $(shell nproc 2>/dev/null || sysctl -n hw.ncpu 2>/dev/null || echo 2)
-# One worker more than there are cores, because most tests wait for other processes; five at most.
-PARALLEL := --numprocesses=$(shell expr $(CORES) + 1) --maxprocesses=5 --dist=loadfile --no-loadscope-reorder
+# Two workers more than there are cores, because tests wait for other processes half of their time; five at most.
+PARALLEL := --numprocesses=$(shell expr $(CORES) + 2) --maxprocesses=5 --dist=loadfile --no-loadscope-reorder
 
 # These tests start no process. Properties are tried with fewer examples than in `make test`. Three runs beside each
 # other are faster than workers, each of which would collect all tests; those in process wait half of their time. Files

@@ -51,6 +51,9 @@ def pytest_configure(config: pytest.Config) -> None:
     prompt_server.install()
     config.pluginmanager.register(Requirements(config), "interlock-requirements")
     config.pluginmanager.register(ProcessGuard(), "interlock-process-guard")
+    if worker := getattr(config, "workerinput", None):
+        position = int(worker["workerid"].removeprefix("gw")) / worker["workercount"]
+        config.pluginmanager.register(SharedCollection(position), "interlock-shared-collection")
     if (seconds := _recorded_seconds()) or config.getoption("write_durations"):
         config.pluginmanager.register(Durations(config, seconds), "interlock-durations")
 
@@ -83,6 +86,38 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
     if nextitem is not None and nextitem.path != item.path:
         gc.collect()
         gc.freeze()
+
+
+class SharedCollection:
+    """The order in which a worker collects: each begins at another folder, and all end with the same order of tests.
+
+    Every worker needs every file, but the first that compiles a file with its assertions rewritten does so for all.
+    """
+
+    def __init__(self, position: float) -> None:
+        self.position = position
+
+    def pytest_collect_directory(self, path: Path, parent: pytest.Collector) -> pytest.Collector | None:
+        if path != ROOT / "tests":
+            return None
+        folder: RotatedFolder = RotatedFolder.from_parent(parent, path=path)
+        folder.position = self.position
+        return folder
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        items.sort(key=lambda item: item.path.parts)
+
+
+class RotatedFolder(pytest.Dir):
+    """A folder whose entries are collected from another position on."""
+
+    position = 0.0
+
+    def collect(self) -> list[pytest.Item | pytest.Collector]:
+        entries = list(super().collect())
+        first = int(self.position * len(entries))
+        return entries[first:] + entries[:first]
 
 
 def _recorded_seconds() -> dict[str, float]:

@@ -16,6 +16,8 @@ from typing import Any
 
 from tests.cli.program import Interlock
 from tests.drivers.driver_files import contract, driver, text
+from tests.preloaded import settings
+from tests.support import intervals
 
 ROOT = Path(__file__).resolve().parents[2]
 DRIVEN = ROOT / "tests" / "servers" / "driven.py"
@@ -51,6 +53,9 @@ operator_url = "http://localhost:7412"
 
 [gate]
 mode = "gated"
+
+[mcp]
+list_wait_s = 1
 
 [drivers]
 sandbox = {{ ready-mcp = "off", new-mcp = "off" }}
@@ -182,7 +187,7 @@ class OperatorTree:
 def running_tree(interlock: Interlock, anchors: str = "") -> Iterator[OperatorTree]:
     """`anchors`: TOML of those who may approve."""
     tree = OperatorTree(interlock, anchors)
-    with interlock.start("serve", COLUMNS="80") as running:
+    with interlock.start("serve", COLUMNS="80", **settings({intervals.READY_S: 0.5})) as running:
         while "Ctrl-C stops the node" not in running.next_line():
             pass
         tree.settle()

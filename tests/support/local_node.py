@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 from msgspec import Raw
 from tests.support.node_with_clock import OPEN, SECONDS, AheadClock, ModernRequest
 
@@ -22,6 +23,7 @@ LOGGED = "notifications/message"
 
 @contextlib.asynccontextmanager
 async def running(folder: Path, configuration: str) -> AsyncIterator[tuple[Node, AheadClock]]:
+    """Start a node. When it stops, it does not wait for calls that a test has left under way."""
     config = folder / "interlock.toml"
     config.write_text(f"{OPEN}{configuration}")
     plan = load(config, os.environ, {"data": str(folder / "data")}).plan
@@ -32,7 +34,9 @@ async def running(folder: Path, configuration: str) -> AsyncIterator[tuple[Node,
         await node.readiness.settle(SECONDS)
         yield node, clock
     finally:
-        await node.close()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("interlock.node.node.DRAIN_S", 0.1)
+            await node.close()
 
 
 class LegacyClient:

@@ -8,7 +8,11 @@ from typing import Any, NamedTuple
 from tests.store.nats_server import NatsServer
 from tests.support.node_process import RunningNode, running_node
 
-SOON = {"interlock.core.replicas:LEASE_S": 3.0, "interlock.core.replicas:RENEW_S": 0.5}
+SOON = {
+    "interlock.core.replicas:LEASE_S": 3.0,
+    "interlock.core.replicas:RENEW_S": 0.5,
+    "interlock.approvals.inbox:LEASE_S": 1.0,  # how often the inbox looks for approvals of lost replicas
+}
 
 
 class Replicas(NamedTuple):

@@ -15,6 +15,7 @@ USUAL = {  # what a user's node keeps to
     "EXECUTIONS_FLUSH_S": 1.0,
     "FETCH_S": 5.0,
     "FLOOD_REST_S": 30.0,
+    "GREET_REGISTERED_S": 10.0,
     "HEARTBEAT_MS": 5000,
     "HOOK_S": 5.0,
     "INPUT_GRACE_S": 2.0,

@@ -107,7 +107,7 @@ class CommandChannel(Channel):
         if notice.code is not None and path is None:
             log.warning("no code is sent to %s: %s", self.command[0], _NOT_OF_SYSTEM)
             notice = msgspec.structs.replace(notice, code=None)
-        await _run(self.command, _encode(notice) + b"\n", path=path)
+        await _run(self.command, _encode(notice) + b"\n", COMMAND_S, path)
 
 
 @dataclass(eq=False)
@@ -122,7 +122,7 @@ class DesktopChannel(Channel):
             argv = ["notify-send", "--app-name=Interlock", "--", _TITLE, escape(text, quote=False)]
             if self.platform == "darwin":
                 argv = ["osascript", *(word for line in _APPLE_SCRIPT for word in ("-e", line)), _TITLE, text]
-            await _run(argv, b"")
+            await _run(argv, b"", COMMAND_S)
             return
         # A code goes by stdin: every user who may list processes reads their arguments.
         text = plain(f"{notice.name}, of {notice.requested_by}, waits for you. Code: {notice.code}")
@@ -274,7 +274,7 @@ def _is_of_system(path: str) -> bool:
     return True
 
 
-async def _run(command: Sequence[str], stdin: bytes, limit_s: float = COMMAND_S, path: str | None = None) -> None:
+async def _run(command: Sequence[str], stdin: bytes, limit_s: float, path: str | None = None) -> None:
     """Run a command without a shell and with a minimal environment. `path` is its program, if that is known."""
     declared = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
     try:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,7 @@ from tests.support.raw_client import RawConnection, ask, assert_discreet, legacy
 ABLE = {"sampling": {}, "elicitation": {"form": {}}, "roots": {"listChanged": True}}
 QUESTION = {"message": "whose?", "mode": "form", "requestedSchema": {"type": "object", "properties": {}}}
 SECRET = "said-in-confidence"
+NAMED = '[auth]\nanonymous = "never"\n'
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +23,7 @@ def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     with serving(raw("all", "--era", "legacy")) as url:
         table = {"command": raw("all", "--era", "legacy"), "share": "node"}  # what clients of one process hear
         servers = {"pipe": table, "web": {"url": url, "share": "node"}}
-        with running_node(tmp_path_factory.mktemp("two"), servers, '[auth]\nanonymous = "never"\n') as started:
+        with running_node(tmp_path_factory.mktemp("two"), servers, NAMED) as started:
             yield started
             assert started.process.poll() is None
 
@@ -80,6 +82,8 @@ class Principal:
         return rude
 
     def close(self) -> None:
+        self.stream.socket.shutdown(socket.SHUT_RDWR)  # a socket that a thread reads is not closed by `close`
+        self.listener.join(10)
         self.stream.socket.close()
         ask(self.node, request("DELETE", "/mcp", legacy_headers(self.session, authorization=self.authorization)))
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +13,7 @@ from tests.ax.blocking_client import call, listed, ready
 from tests.ax.raw_aggregator import B, Session, aggregator
 from tests.ax.tree import parents
 from tests.servers.start import raw
+from tests.support import intervals
 from tests.support.node_process import RunningNode, running_node
 
 READ = {"name": "dma2d_status", "inputSchema": {"type": "object"}, "annotations": {"readOnlyHint": True}}
@@ -79,6 +80,13 @@ async def draft_leaf(node: RunningNode, segment: str, *, silent: bool) -> AsyncI
     finally:
         await socket.close()
         await asyncio.gather(reading, return_exceptions=True)
+
+
+@pytest.fixture(scope="module")
+def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
+    sooner = {intervals.GREET_REGISTERED_S: 1.0}  # a silent leaf does not answer the greeting
+    with running_node(tmp_path_factory.mktemp("draft"), {}, settings=sooner) as started:
+        yield started
 
 
 @pytest.mark.req("AX-4.2-1", "AX-6.3-1", "AX-6.3-4")

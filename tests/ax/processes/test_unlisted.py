@@ -113,6 +113,7 @@ async def test_a_child_that_tells_no_number_is_listed_as_before(tmp_path: Path) 
         assert "offers only tools that read" in unwrapped((await to_thread(root.cli, "status")).stdout)
 
 
+@pytest.mark.timeout(120)  # a browser starts slowly beside others
 def test_the_console_shows_what_is_not_listed_on_both_sides(tmp_path: Path, browser: Any) -> None:  # noqa: F811
     above, below = tmp_path / "root", tmp_path / "edge"
     with running_node(above, {}) as root, running_node(below, BENCH, JOINS.format(ax_url(root))) as edge:

@@ -49,7 +49,7 @@ BAD = {
 def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     """A node with one good server and every kind of bad one. Given as soon as its doors are open."""
     servers = {name: {"command": command} for name, command in {"good": raw("all"), **BAD}.items()}
-    extra = f"[limits]\nmessage_bytes = {LIMIT}\n{REALTIME}"
+    extra = f"[mcp]\nlist_wait_s = 1\n[limits]\nmessage_bytes = {LIMIT}\n{REALTIME}"
     with running_node(tmp_path_factory.mktemp("zoo"), servers, extra, announced=False) as node:
         yield node
         node.wait_link("good", {"state": "ready"})

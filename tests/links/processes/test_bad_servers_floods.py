@@ -53,7 +53,7 @@ GROUPS = {
 
 def node_with(tmp_path_factory: pytest.TempPathFactory, commands: dict[str, list[str]]) -> Iterator[RunningNode]:
     servers = {name: {"command": command} for name, command in {"good": raw("all"), **commands}.items()}
-    extra = f"[limits]\nmessage_bytes = {LIMIT}\n"
+    extra = f"[mcp]\nlist_wait_s = 1\n[limits]\nmessage_bytes = {LIMIT}\n"
     with running_node(tmp_path_factory.mktemp("floods"), servers, extra, announced=False) as node:
         node.wait_link("good", {"state": "ready"})
         yield node

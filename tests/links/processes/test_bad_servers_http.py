@@ -104,7 +104,7 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
         servers |= {path[1:]: {"url": odd + path} for path in Odd.answers}
         servers["hole"] = {"url": running.enter_context(black_hole())}
         servers["good"] = {"command": raw("all")}
-        extra = f'[limits]\nmessage_bytes = {LIMIT}\n[[tool]]\nmatch = "good.*"\n'
+        extra = f'[mcp]\nlist_wait_s = 1\n[limits]\nmessage_bytes = {LIMIT}\n[[tool]]\nmatch = "good.*"\n'
         extra += '[[tool]]\nmatch = "*"\nlatency_class = "realtime"\n'
         node = running.enter_context(running_node(tmp_path_factory.mktemp("zoo"), servers, extra, announced=False))
         yield node
