@@ -55,6 +55,11 @@ def for_all(table: dict[str, Any]) -> dict[str, Any]:
     return {**table, "share": "node"}
 
 
+def dynamic(table: dict[str, Any]) -> dict[str, Any]:
+    """The same server, whose tools come and go without a person who accepts them."""
+    return {**table, "definitions": "follow"}
+
+
 def with_roots(tables: Mapping[str, dict[str, Any]], *folders: str) -> dict[str, dict[str, Any]]:
     """The same tables, with what the operator lets these servers hear of."""
     return {link: {**table, "roots": list(folders)} for link, table in tables.items()}
@@ -117,6 +122,7 @@ def five_servers(*http_options: str) -> Iterator[tuple[dict[str, str], dict[str,
         reach: dict[str, dict[str, Any]] = {link: {"url": url} for link, url in urls.items()}
         reach["old_sse"] = {"url": urls["old_sse"].removesuffix("/mcp") + "/sse", "transport": "sse"}
         tables = {link: for_all(reach.get(link) or stdio_table(link_command(link))) for link in LINKS}
+        tables = {link: dynamic(table) for link, table in tables.items()}
         yield urls, with_roots(tables, SHOP)
 
 

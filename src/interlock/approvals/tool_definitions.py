@@ -25,6 +25,7 @@ import logging
 import zlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Literal
 
 import msgspec
@@ -33,8 +34,18 @@ from msgspec import Raw
 from interlock.approvals.decisions import DecisionReceiver
 from interlock.approvals.inbox import Inbox
 from interlock.approvals.protocol.approval import Approval, Kind, Source, Status, What
-from interlock.approvals.protocol.digests import ACCEPT, CHANGED, SURFACE, UNCLASSIFIED
-from interlock.catalog.routes import DefinitionSnapshot, DefinitionState, Rulings
+from interlock.approvals.protocol.digests import ACCEPT, ADDED, CHANGED, SURFACE, UNCLASSIFIED
+from interlock.approvals.protocol.restless_meta import RestlessMeta, differing_keys
+from interlock.catalog.routes import (
+    DEFINITION_KINDS,
+    TOOL,
+    DefinitionSnapshot,
+    DefinitionState,
+    Rulings,
+    definition_table,
+    named_keys,
+    segment_of,
+)
 from interlock.config.plan import ToolClass
 from interlock.core.clock import Clock
 from interlock.core.feed import AsyncFeed
@@ -116,8 +127,10 @@ BUCKET: Final = "definitions"
 DEFINITION_BYTES_MAX: Final = 32 * 1024  # of a definition kept to compare with; of a longer one only its digest
 SEGMENT_BYTES_MAX: Final = 16 * 1024 * 1024  # of all definitions kept of one segment
 KNOWN_MAX: Final = 20_000  # tools per segment, unless more are listed at once; what is new beyond is not remembered
-WAITING_MAX: Final = 200  # changes of one segment that wait at once; more are asked about when some are decided
-PAUSE_S: Final = 10.0  # after asking, before more is asked for the same segment
+WAITING_MAX: Final = 200  # changes of one table that wait at once; more are asked about when some are decided
+WAITING_RESOURCES_MAX: Final = 20  # the same of resources, of which a server may have any number
+PAUSE_S: Final = 10.0  # after asking, or much writing, before more is done for the same table
+WRITTEN_MAX: Final = 500  # definitions that are written without a pause
 SLICE: Final = 20  # definitions worked on before others get a turn
 NODE: Final = "node"  # the principal of a question that no call raised
 
@@ -127,6 +140,13 @@ _LOOSER_REASON: Final = (
     "until this is accepted, what was accepted before holds"
 )
 _OPEN_REASON: Final = "an operator asked what the tool is"
+_ADDED_REASONS: Final = {
+    TOOL: "new tool: its server was accepted without it",
+    "prompt": "new prompt: its server was accepted without it",
+    "template": "new resource template: its server was accepted without it",
+    "resource": "new resource: its server was accepted without it",
+    "instructions": "new instructions: the server was accepted without any",
+}
 
 
 class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
@@ -143,16 +163,20 @@ class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=Tru
 
 
 class _SeenDefinitions:
-    """Tool definitions of a segment that were seen since it was last processed."""
+    """Definitions of a table that were seen since it was last processed."""
 
     def __init__(self) -> None:
-        self.looks: dict[str, tuple[DefinitionSnapshot, DefinitionState]] = {}  # the latest of each tool
+        self.looks: dict[str, tuple[DefinitionSnapshot, DefinitionState]] = {}  # the latest of each item
         self.coming: dict[str, DefinitionSnapshot] = {}  # to be remembered
-        self.listed: Mapping[str, object] = {}
+        self.listed_count = 0
 
 
 class Definitions(Rulings, DecisionReceiver):
-    """The tool definitions that a node has accepted, by segment and tool."""
+    """The definitions that a node has accepted, by table and name.
+
+    A table has the definitions of one kind of one link, see `definition_table`. That of tools is named like its
+    segment. A table that exists without an item says that the server was accepted without such an item.
+    """
 
     def __init__(self, kv: KeyValue, inbox: Inbox, clock: Clock, ruled: AsyncFeed[str]) -> None:
         """Create an empty table of definitions. When a person decides about a tool, the segment of the tool is
@@ -165,9 +189,12 @@ class Definitions(Rulings, DecisionReceiver):
         self._clock = clock
         self._known: dict[str, dict[str, KnownDefinition]] = {}  # by segment, then by tool
         self._coming: dict[str, dict[str, DefinitionSnapshot]] = {}  # the same, of what is about to be known
+        # By table: the digests in `_known`, with the object from which they were collected.
+        self._known_digests: dict[str, tuple[dict[str, KnownDefinition], frozenset[str]]] = {}
         self._again: dict[tuple[str, str], asyncio.Future[Approval | Refusal]] = {}
         self._latest: dict[str, _SeenDefinitions] = {}
         self._workers: dict[str, asyncio.Task[None]] = {}  # by segment, so that lists are taken in the order they came
+        self._restless: dict[str, RestlessMeta] = {}  # by table
         self._hurry = asyncio.Event()
         self._writing = asyncio.Lock()
 
@@ -179,7 +206,8 @@ class Definitions(Rulings, DecisionReceiver):
         """
         await self.rulings.open()
         for entry in await self._kv.entries(BUCKET, self._clock.wall()):
-            self._known[entry.key] = {tool: _with_claims(definition) for tool, definition in _read(entry).items()}
+            if (stored := _read(entry)) is not None:
+                self._known[entry.key] = {tool: _with_claims(definition) for tool, definition in stored.items()}
         for approval in self._inbox.listed((Status.APPROVED, Status.DENIED), Kind.DEFINITION):
             if approval.source is Source.DRIVERS:
                 continue
@@ -198,15 +226,16 @@ class Definitions(Rulings, DecisionReceiver):
 
     async def take_ruling(self, change: Change) -> None:
         ruling = self.rulings.take_change(change)
-        for segment, tools in list(self._known.items()):
+        for table, tools in list(self._known.items()):
             if ruling is not None and ruling.tool in tools:
-                await self.publish(segment)
+                await self.publish(table)
 
     async def take_change(self, change: Change) -> None:
         """Apply the definitions of a segment's tools that another replica accepted."""
         if change.entry is None:
             return
-        read = await asyncio.to_thread(_read, change.entry)
+        if (read := await asyncio.to_thread(_read, change.entry)) is None:
+            return
         accepted = {tool: _with_claims(definition) for tool, definition in read.items()}
         if accepted != self._known.get(change.key):
             self._known[change.key] = accepted
@@ -220,14 +249,14 @@ class Definitions(Rulings, DecisionReceiver):
     def knows(self, tool: str) -> bool:
         return self.rulings.knows(tool)
 
-    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
+    def look(self, table: str, snapshot: DefinitionSnapshot) -> DefinitionState:
         if self.rulings.knows(snapshot.tool):
             ruling = self.rulings.find(snapshot.tool, snapshot.digest)
             if ruling is not None and ruling.says == "denied":
                 return DefinitionState.DENIED
-        accepted = self._find_known(segment, snapshot.tool)
+        accepted = self._find_known(table, snapshot.tool)
         if accepted is None:
-            return DefinitionState.NEW
+            return DefinitionState.NEW if self._is_accepted_otherwise(table, snapshot) else DefinitionState.ADDED
         is_same = accepted.fingerprint == snapshot.fingerprint
         if not is_same and accepted.digest != snapshot.digest and self.rulings.find(snapshot.tool, snapshot.digest):
             return DefinitionState.ACCEPTED
@@ -237,18 +266,33 @@ class Definitions(Rulings, DecisionReceiver):
             return DefinitionState.SAME
         return DefinitionState.REWORDED if accepted.digest == snapshot.digest else DefinitionState.CHANGED
 
+    def _is_accepted_otherwise(self, table: str, snapshot: DefinitionSnapshot) -> bool:
+        """Return whether a definition without a stored one under its name needs no acceptance: it is on the first list
+        of its server, an operator accepted it, or it was accepted under another name (of another `ax.root_segment`).
+        """
+        if table not in self._known and table not in self._coming:
+            return True
+        if self.rulings.knows(snapshot.tool) and self.rulings.find(snapshot.tool, snapshot.digest):
+            return True
+        stored = self._known.get(table, {})
+        former, digests = self._known_digests.get(table, (None, frozenset()))
+        if former is not stored:
+            digests = frozenset(definition.digest for definition in stored.values())
+            self._known_digests[table] = (stored, digests)
+        return snapshot.digest in digests
+
     def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
         accepted = self._find_known(segment, tool)
         return None if accepted is None else accepted.claims
 
-    async def read_accepted(self, segment: str) -> Callable[[str], Item | None]:
+    async def read_accepted(self, table: str) -> Callable[[str], Item | None]:
         try:
-            entry = await self._kv.get(BUCKET, segment, self._clock.wall())
+            entry = await self._kv.get(BUCKET, table, self._clock.wall())
         except StoreError as refused:
-            log.error("the accepted definitions of %s cannot be read: %s", segment, refused)
+            log.error("the accepted definitions of %s cannot be read: %s", table, refused)
             entry = None
-        stored = {} if entry is None else await asyncio.to_thread(_read, entry)
-        coming = self._coming.get(segment, {})
+        stored = await _read_stored(entry)
+        coming = self._coming.get(table, {})
 
         def find_accepted(tool: str) -> Item | None:
             if (snapshot := coming.get(tool)) is not None:
@@ -258,52 +302,65 @@ class Definitions(Rulings, DecisionReceiver):
 
         return find_accepted
 
-    def _find_known(self, segment: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
-        return self._coming.get(segment, {}).get(tool) or self._known.get(segment, {}).get(tool)
+    def _find_known(self, table: str, tool: str) -> KnownDefinition | DefinitionSnapshot | None:
+        return self._coming.get(table, {}).get(tool) or self._known.get(table, {}).get(tool)
 
     # Afterwards
 
     def process_seen(
-        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], counts: Mapping[str, int]
     ) -> None:
-        """Queue tool definitions of a segment for processing. `seen` holds those that differ from the stored
-        definitions, and those that an operator asked about.
-
-        Lists that arrive faster than they can be processed are merged into one.
+        """Queue definitions of a segment for processing. `seen` holds those that differ from the stored definitions,
+        and those that an operator asked about.
         """
-        latest = self._latest.setdefault(segment, _SeenDefinitions())
-        coming = self._coming.setdefault(segment, {})
+        seen_of_kinds: dict[str, list[tuple[DefinitionSnapshot, DefinitionState]]] = {kind: [] for kind in counts}
+        for entry in seen:
+            seen_of_kinds.setdefault(entry[0].kind, []).append(entry)
+        for kind, entries in seen_of_kinds.items():
+            table = definition_table(segment, kind)
+            if entries or (table not in self._known and table not in self._coming):
+                self._queue(table, entries, counts.get(kind, 0))
+
+    def _queue(self, table: str, seen: list[tuple[DefinitionSnapshot, DefinitionState]], listed_count: int) -> None:
+        """Queue definitions of a table. Lists that arrive faster than they can be processed are merged into one."""
+        latest = self._latest.setdefault(table, _SeenDefinitions())
+        coming = self._coming.setdefault(table, {})
+        restless = self._restless.setdefault(table, RestlessMeta())
         for snapshot, look in seen:
             latest.looks[snapshot.tool] = (snapshot, look)
-            if look not in (DefinitionState.CHANGED, DefinitionState.DENIED):
+            if look is not DefinitionState.CHANGED:
+                restless.forget(snapshot.tool)
+            elif restless.take(snapshot.tool, snapshot.covered) and snapshot.shown_instead is not None:
+                self._say_restless(table, snapshot)
+            if look not in (DefinitionState.CHANGED, DefinitionState.ADDED, DefinitionState.DENIED):
                 latest.coming[snapshot.tool] = coming[snapshot.tool] = snapshot
-        latest.listed = listed
-        if segment not in self._workers:
-            work = self._work(segment)
-            self._workers[segment] = asyncio.get_running_loop().create_task(work, name=f"definitions {segment}")
+        latest.listed_count = listed_count
+        if table not in self._workers:
+            work = self._work(table)
+            self._workers[table] = asyncio.get_running_loop().create_task(work, name=f"definitions {table}")
 
-    async def _work(self, segment: str) -> None:
+    async def _work(self, table: str) -> None:
         try:
-            while (latest := self._latest.pop(segment, None)) is not None:
+            while (latest := self._latest.pop(table, None)) is not None:
                 try:
-                    question_count = await self._take(segment, latest)
+                    work_count = await self._take(table, latest)
                 except StoreError as refused:
-                    question_count = 0
-                    log.error("what the tools of %s are cannot be remembered: %s", segment, refused)
+                    work_count = 0
+                    log.error("what the definitions of %s are cannot be remembered: %s", table, refused)
                 finally:
-                    coming = self._coming.pop(segment, {})
+                    coming = self._coming.pop(table, {})
                     left = {tool: each for tool, each in coming.items() if latest.coming.get(tool) is not each}
-                    if left:
-                        self._coming[segment] = left
-                if question_count and not self._hurry.is_set():
+                    if left or table in self._latest:
+                        self._coming[table] = left
+                if work_count and not self._hurry.is_set():
                     with contextlib.suppress(TimeoutError):
                         await asyncio.wait_for(self._hurry.wait(), PAUSE_S)
         finally:
-            del self._workers[segment]
+            del self._workers[table]
 
-    async def _take(self, segment: str, latest: "_SeenDefinitions") -> int:
-        """Store the new definitions of a segment, and ask about the changed ones. Return how many definitions need an
-        approval.
+    async def _take(self, table: str, latest: "_SeenDefinitions") -> int:
+        """Store the new definitions of a table, and ask about the changed ones. Return the number of definitions after
+        which a pause is due: those that need an approval, or many that were written.
         """
         definitions: dict[str, StoredDefinition] = {}
         for done, snapshot in enumerate(list(latest.coming.values())):
@@ -312,74 +369,118 @@ class Definitions(Rulings, DecisionReceiver):
             definition = snapshot.definition()
             stored = _stored_definition(snapshot.fingerprint, snapshot.digest, definition, snapshot.claims)
             definitions[snapshot.tool] = stored
-        if definitions:
-            await self._write(segment, definitions, latest.listed)
-        looks = latest.looks.items()
-        changed = {tool: snapshot for tool, (snapshot, look) in looks if look is DefinitionState.CHANGED}
-        await self._void_outdated(segment, changed)
-        wanted = {tool for where, tool in self._again if where == segment}
+        if definitions or table not in self._known:
+            await self._write(table, definitions, latest.listed_count)
+        waiting = (DefinitionState.CHANGED, DefinitionState.ADDED)
+        changed = {tool: snapshot for tool, (snapshot, look) in latest.looks.items() if look in waiting}
+        # One question about a definition with restless keys stays, whatever value it shows.
+        pending = {approval.tool for approval in self._inbox.waiting_definitions() if approval.target == table}
+        settled = {tool for tool in changed if self._is_restless(table, changed[tool]) and tool in pending}
+        await self._void_outdated(table, {tool: seen for tool, seen in changed.items() if tool not in settled})
+        wanted = {tool for where, tool in self._again if where == table}
         asking = [
             snapshot
             for snapshot, look in latest.looks.values()
             if snapshot.tool in wanted
-            or (look is DefinitionState.CHANGED and self._inbox.find_definition(snapshot.tool, snapshot.digest) is None)
+            or (
+                look in waiting
+                and snapshot.tool not in settled
+                and self._inbox.find_definition(snapshot.tool, snapshot.digest) is None
+            )
         ]
         if not asking:
-            return 0
-        entry = await self._kv.get(BUCKET, segment, self._clock.wall())
-        before = {} if entry is None else await asyncio.to_thread(_read, entry)
-        room = WAITING_MAX - sum(approval.target == segment for approval in self._inbox.waiting_definitions())
+            return len(definitions) if len(definitions) > WRITTEN_MAX else 0
+        entry = await self._kv.get(BUCKET, table, self._clock.wall())
+        before = await _read_stored(entry)
+        asking = [
+            snapshot
+            for snapshot in asking
+            if snapshot.tool in wanted or not self._differs_restlessly(table, snapshot, before.get(snapshot.tool))
+        ]
+        most = WAITING_RESOURCES_MAX if _is_of_resources(table) else WAITING_MAX
+        room = most - sum(approval.target == table for approval in self._inbox.waiting_definitions())
         asking.sort(key=lambda snapshot: snapshot.tool not in wanted)  # what an operator asks for comes first
         for snapshot in asking[: max(room, len(wanted))]:
-            await self._ask(segment, snapshot, before.get(snapshot.tool))
+            await self._ask(table, snapshot, before.get(snapshot.tool))
         if len(asking) > max(room, len(wanted)):
-            log.warning("link %s: %d more definitions changed; they are asked about later", segment, len(asking) - room)
+            log.warning("link %s: %d more definitions changed; they are asked about later", table, len(asking) - room)
         return len(asking)
 
-    async def _write(
-        self, segment: str, definitions: dict[str, StoredDefinition], listed: Mapping[str, object] = {}
-    ) -> None:
+    def _is_restless(self, table: str, snapshot: DefinitionSnapshot) -> bool:
+        """Return whether a definition that clients do not see has restless keys."""
+        return snapshot.shown_instead is not None and bool(self.find_restless(table, snapshot.tool))
+
+    def _differs_restlessly(self, table: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> bool:
+        """Return whether a definition differs from the accepted one only in restless keys. No one is asked about it."""
+        if not self._is_restless(table, snapshot) or before is None or before.definition is None:
+            return False
+        accepted = decode_object(before.definition.encode()) or {}
+        members = {member: bytes(accepted[member]) for member in snapshot.members if member in accepted}
+        keys = differing_keys(members, {member: bytes(raw) for member, raw in snapshot.covered.items()})
+        return keys is not None and keys <= self.find_restless(table, snapshot.tool)
+
+    def find_restless(self, table: str, tool: str) -> frozenset[str]:
+        restless = self._restless.get(table)
+        return frozenset() if restless is None else restless.keys(tool)
+
+    def _say_restless(self, table: str, snapshot: DefinitionSnapshot) -> None:
+        message = (
+            "link %s: %s has another %s in its _meta with every list, and is the same otherwise; clients keep the "
+            'accepted value, and no one is asked about it again. definitions = "follow" shows every value'
+        )
+        keys = named_keys(self.find_restless(table, snapshot.tool))
+        log.warning(message, segment_of(table), snapshot.tool, keys)
+
+    async def _write(self, table: str, definitions: dict[str, StoredDefinition], listed_count: int = 0) -> None:
         async with self._writing:
             stored = None
             while stored is None:
-                stored = await self._try_write(segment, definitions, listed)
-            self._known[segment] = {tool: _with_claims(definition) for tool, definition in stored.items()}
+                stored = await self._try_write(table, definitions, listed_count)
+            self._known[table] = {tool: _with_claims(definition) for tool, definition in stored.items()}
 
     async def _try_write(
-        self, segment: str, definitions: dict[str, StoredDefinition], listed: Mapping[str, object]
+        self, table: str, definitions: dict[str, StoredDefinition], listed_count: int
     ) -> dict[str, StoredDefinition] | None:
         """Add definitions to those on disk and return all of them, or None if another replica has written meanwhile."""
         now = self._clock.wall()
-        entry = await self._kv.get(BUCKET, segment, now)
-        stored = {} if entry is None else await asyncio.to_thread(_read, entry)
+        entry = await self._kv.get(BUCKET, table, now)
+        stored = await _read_stored(entry)
         # What was accepted is never forgotten: a server would only have to list enough else in between.
-        new = [tool for tool in definitions if tool not in stored] if listed else []
-        free_count = max(0, max(KNOWN_MAX, len(listed)) - len(stored))
-        if len(new) > free_count:
-            log.error("link %s: too many tools; of %d no change will be seen", segment, len(new) - free_count)
+        new = [tool for tool in definitions if tool not in stored] if listed_count else []
+        free_count = max(0, max(KNOWN_MAX, listed_count) - len(stored))
+        if len(new) > free_count and _is_of_resources(table):
+            # Resources come and go, and a new one is shown as it is. So the oldest make room.
+            stored = dict(islice(stored.items(), len(new) - free_count, None))
+        elif len(new) > free_count:
+            log.error("link %s: too many items; of %d no change will be seen", table, len(new) - free_count)
             left_out = frozenset(new[free_count:])
             definitions = {tool: definition for tool, definition in definitions.items() if tool not in left_out}
         merged = {**stored, **definitions}
         encoded = await asyncio.to_thread(_encode, merged)
         try:
             if entry is None:
-                await self._kv.create(BUCKET, segment, encoded, now)
+                await self._kv.create(BUCKET, table, encoded, now)
             else:
-                await self._kv.update(BUCKET, segment, encoded, entry.revision, now)
+                await self._kv.update(BUCKET, table, encoded, entry.revision, now)
         except Conflict:
             return None
         return merged
 
-    async def _ask(self, segment: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> None:
-        wanted = self._again.pop((segment, snapshot.tool), None)
+    async def _ask(self, table: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> None:
+        wanted = self._again.pop((table, snapshot.tool), None)
+        is_added = before is None
         changed = before is not None and before.identity.digest != snapshot.digest
         shown = {"definition": Raw(snapshot.definition())}
-        is_loosened = before is not None and changed and is_looser(snapshot.claims, _claims(before))
+        is_loosened = (
+            snapshot.kind == TOOL and before is not None and changed and is_looser(snapshot.claims, _claims(before))
+        )
         if before is not None and changed:
             shown = {"before": Raw((before.definition or "null").encode()), "after": shown["definition"]}
         reason = _LOOSER_REASON if is_loosened else _CHANGED_REASON if changed else _OPEN_REASON
-        factors = (*((CHANGED,) if changed else ()), *((UNCLASSIFIED,) if snapshot.is_open else ()))
-        members = {"tool_digest": snapshot.digest, "target": segment, "reason": reason, "factors": factors}
+        reason = _ADDED_REASONS[snapshot.kind] if is_added else reason
+        difference = (CHANGED,) if changed else (ADDED,) if is_added else ()
+        factors = (*difference, *((UNCLASSIFIED,) if snapshot.is_open else ()))
+        members = {"tool_digest": snapshot.digest, "target": table, "reason": reason, "factors": factors}
         members["params"] = Raw(msgspec.json.encode(shown))
         kind, tool, digest = Kind.DEFINITION, snapshot.tool, snapshot.digest
         draft = self._inbox.draft(kind, Source.AX, requested_by=NODE, tool=tool, digest=digest, **members)
@@ -387,49 +488,53 @@ class Definitions(Rulings, DecisionReceiver):
         if wanted is not None:
             wanted.set_result(raised)
         elif isinstance(raised, Refusal):
-            log.error("link %s: the definition of %s changed; it cannot be put into the inbox", segment, snapshot.tool)
+            message = "link %s: the definition of %s changed; it cannot be put into the inbox"
+            log.error(message, segment_of(table), snapshot.tool)
+        elif is_added:
+            message = "link %s: %s is new; the server was accepted without it: interlock approvals show %.8s"
+            log.warning(message, segment_of(table), snapshot.tool, raised.id)
         else:
             message = "link %s: the definition of %s changed, from digest %.12s to %.12s: interlock approvals show %.8s"
             previous = before.identity.digest if before is not None else ""
-            log.warning(message, segment, snapshot.tool, previous, snapshot.digest, raised.id)
+            log.warning(message, segment_of(table), snapshot.tool, previous, snapshot.digest, raised.id)
 
-    async def _void_outdated(self, segment: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
-        """End pending approvals of older changes to the same tools, so that a server cannot fill the inbox."""
+    async def _void_outdated(self, table: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
+        """End pending approvals of older changes to the same items, so that a server cannot fill the inbox."""
         await self._inbox.void_where(
             "superseded: the definition is another by now",
             lambda approval: (
                 approval.kind is Kind.DEFINITION
                 and approval.status is Status.PENDING
-                and approval.target == segment
+                and approval.target == table
                 and SURFACE not in approval.factors
                 and approval.tool in seen
                 and approval.digest not in (seen[approval.tool].digest, seen[approval.tool].shown_instead)
             ),
         )
 
-    def waits(self, segment: str) -> frozenset[str]:
-        """Return the tools of a segment for which an operator requested an approval. Their definitions must be
+    def waits(self, table: str) -> frozenset[str]:
+        """Return the items of a table for which an operator requested an approval. Their definitions must be
         processed even if they are unchanged.
         """
-        return frozenset(tool for where, tool in self._again if where == segment)
+        return frozenset(tool for where, tool in self._again if where == table)
 
-    async def ask_again(self, segment: str, tool: str) -> Approval | Refusal | None:
-        """Request an approval of a tool's definition for an operator who wants to classify it, even if it was
-        decided before. Return None if the tool is not listed.
+    async def ask_again(self, table: str, tool: str) -> Approval | Refusal | None:
+        """Request an approval of the definition of a tool or another item for an operator, even if it was decided
+        before. Return None if it is not listed.
         """
-        wanted = self._again.setdefault((segment, tool), asyncio.get_running_loop().create_future())
+        wanted = self._again.setdefault((table, tool), asyncio.get_running_loop().create_future())
         try:
-            await self._ruled.publish(segment)
+            await self.publish(table)
             await self.wait_until_processed()
             return wanted.result() if wanted.done() else None
         finally:
-            self._again.pop((segment, tool), None)
+            self._again.pop((table, tool), None)
 
     # Decided
 
-    async def publish(self, segment: str) -> None:
-        """Request that the tools of a segment are listed again, so that the decisions about them take effect."""
-        await self._ruled.publish(segment)
+    async def publish(self, table: str) -> None:
+        """Request that the items of a table's link are listed again, so that the decisions about them take effect."""
+        await self._ruled.publish(segment_of(table))
 
     async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Refusal:
         """Store a decision about a definition, and finish its approval. A failed write is repeated at the next start.
@@ -490,10 +595,20 @@ def _encode(definitions: Mapping[str, StoredDefinition]) -> bytes:
     return zlib.compress(msgspec.json.encode(fitting), 1)
 
 
-def _read(entry: Entry) -> dict[str, StoredDefinition]:
+async def _read_stored(entry: Entry | None) -> dict[str, StoredDefinition]:
+    stored = None if entry is None else await asyncio.to_thread(_read, entry)
+    return {} if stored is None else stored
+
+
+def _is_of_resources(table: str) -> bool:
+    return table.endswith(f"/{DEFINITION_KINDS['resource']}")
+
+
+def _read(entry: Entry) -> dict[str, StoredDefinition] | None:
+    """Return the definitions of a table, or None if they cannot be read."""
     try:
         return msgspec.json.decode(zlib.decompress(entry.value), type=dict[str, StoredDefinition])
     except (msgspec.DecodeError, zlib.error):
         # Taken on trust once more, which is said: what cannot be compared may have changed.
         log.error("what the tools of %s were cannot be read; they are taken as they now are", entry.key)
-        return {}
+        return None

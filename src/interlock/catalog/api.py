@@ -265,8 +265,8 @@ CALL_TOOL: Final = Operation(
     is_stream=True,
 )
 CLASSIFY_TOOL: Final = Operation(
-    "POST /admin/tools/{name}/classify",
-    "Ask what a tool does that does not say it; gives the approval that then waits.",
+    "POST /admin/tools/{name:path}/classify",
+    "Ask what a tool does that does not say it, or about a definition that was denied; gives the approval that waits.",
     output=Approval,
     status=201,
     errors=(CLASSIFIED,),

@@ -36,6 +36,7 @@ from interlock.catalog.link_items import make_link_items, near_names
 from interlock.catalog.routes import (
     HIDDEN,
     RESOURCE_SCHEME,
+    TOOL,
     AliasCollisions,
     ChangedDefinition,
     ChecksFor,
@@ -70,6 +71,8 @@ PAGE_ITEMS: Final = 1000
 VIEWS_KEPT_FOR: Final = 64  # snapshots in which no request asked for it
 PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
+# Which capability of a server comes with each kind of list.
+LISTED_UNDER: Final = {"tool": "tools", "prompt": "prompts", "resource": "resources", "template": "resources"}
 EVERYTHING: Final = ViewKey(dotted=True, scope="admin", who=None)
 
 
@@ -346,6 +349,12 @@ class View:
         tools = self.key.tools
         return tools == ("*",) or any(fnmatchcase(qualified, pattern) for pattern in tools)
 
+    @property
+    def instructions(self) -> list[tuple[str, str]]:
+        """Return the instructions of each server that has some, with its segment, as clients see them."""
+        texts = ((items.link.segment, items.instructions.text) for items in self._link_items)
+        return [(segment, text) for segment, text in texts if text]
+
     # What is not listed
 
     def qualify(self, segment: str, local: str) -> str:
@@ -371,7 +380,7 @@ class View:
             for entry in items.withheld:
                 local = entry.name if read_dotted(entry.name) is not None else normalise(entry.name)
                 qualified = self.qualify(segment, local)
-                if entry.reason != HIDDEN and self.names_tool(qualified):
+                if entry.is_tool and entry.reason != HIDDEN and self.names_tool(qualified):
                     yield segment, qualified, entry
             prefix = self._namespace.prefix(segment)
             for name, entry in self._namespace.clashing.items():
@@ -507,6 +516,21 @@ class Namespace:
         return tuple(route for route in routes if route.qualified not in self.clashing and not route.is_refused)
 
 
+def _read_counts(link: Link, listing: Listing) -> dict[str, int]:
+    """Return how many items of each kind a server listed. A kind whose list was not read is left out.
+
+    The first list of tools that is not empty counts as the first one: before that, a server may wait for a login. With
+    it, everything else is known, also that there is none.
+    """
+    counts = {
+        kind: len(getattr(listing, f"{kind}s").items)
+        for kind in ("tool", "prompt", "resource", "template")
+        if getattr(listing, f"{kind}s").digest or (link.facts and LISTED_UNDER[kind] not in link.facts.capabilities)
+    }
+    counts["instructions"] = int(link.facts is not None and bool(link.facts.instructions))
+    return {kind: count for kind, count in counts.items() if count or (kind != "tool" and counts.get("tool"))}
+
+
 class LiveNamespace:
     """A holder of the current snapshot of the namespace.
 
@@ -610,9 +634,9 @@ class Catalog:
         redefined = {definition.name: definition.after.offered_digest for definition in changed}
         if items is not old:
             # A tool can be withheld because it changed.
-            redefined |= {seen.tool: seen.digest for seen, look in items.seen if look is DefinitionState.CHANGED}
-            if items.seen:
-                self.rulings.process_seen(link.segment, items.seen, {route.qualified: route for route in items.tools})
+            seen_tools = ((seen, look) for seen, look in items.seen if seen.kind == TOOL)
+            redefined |= {seen.tool: seen.digest for seen, look in seen_tools if look is DefinitionState.CHANGED}
+            self.rulings.process_seen(link.segment, items.seen, _read_counts(link, listing))
             items = msgspec.structs.replace(items, seen=()) if items.seen else items
             self.place(items)
         if redefined:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
 from itertools import islice
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 from msgspec import Raw
@@ -41,10 +41,24 @@ from interlock.ax.protocol.capability import (
 )
 from interlock.ax.protocol.hop_metadata import CAPABILITY, DECLARED, ItemMetadata, Offer, as_declared, read_below
 from interlock.ax.protocol.names import SCHEME, WithheldName, qualify, read_dotted
+from interlock.catalog.item_definitions import (
+    ADDED_REASON,
+    DENIED_REASON,
+    NOT_KEPT_REASON,
+    UNPROVED_REASON,
+    ItemDefinitions,
+    Policy,
+    is_asked_about_added,
+    is_hash,
+    policy_of,
+)
 from interlock.catalog.routes import (
+    ADDED_NOTE,
     CHANGED,
     HIDDEN,
     LIST_STEPS_MAX,
+    SHOWN_NOTE,
+    TOOL,
     ChecksFor,
     DefinitionSnapshot,
     DefinitionState,
@@ -54,9 +68,9 @@ from interlock.catalog.routes import (
     Rulings,
     Surface,
     Surfaces,
+    kept_note,
 )
 from interlock.config.plan import Plan, ToolClass, ToolRule
-from interlock.config.plan_servers import DefinitionPolicy
 from interlock.gate.protocol.policy import ToolClaims, gate_of, hold_of, is_looser, no_looser, says_its_effect
 from interlock.links.link import Link
 from interlock.links.listing import Items, Listing
@@ -73,14 +87,6 @@ from interlock.wire.schemas.validators import find_excess_of_text, read_schema
 log = logging.getLogger("interlock.catalog")
 
 _PINNED: Final = "its definition changed, and [[tool]] pin withholds it until an operator accepts: interlock approvals"
-_DENIED: Final = "an operator denied its definition as it now is"
-_CHANGED_UNPROVED: Final = (
-    "its definition changed, and the authority of this registrant is not proved; accept the change: interlock approvals"
-)
-_NOT_KEPT: Final = (
-    "its definition changed, and the accepted one cannot be listed in its place (denied, too long to keep, "
-    "unreadable, or of another name at the server); accept the change: interlock approvals"
-)
 _UNPROVED: Final = (
     "it changes something, and the authority of this registrant is not proved: "
     "let it send a proof (authority_proof, authority_key), vouch for it with authority in its [[access]] entry,"
@@ -200,6 +206,8 @@ async def make_link_items(
         old = None
     digests = {kind: getattr(listing, kind).digest for kind in _KINDS}
     digests["tasks"] = b"%d %d" % (link.tasks, link.modern)  # what a tool says of tasks counts only then
+    instructions = link.facts.instructions if link.facts is not None else None
+    digests["instructions"] = (instructions or "").encode("utf-8", "surrogatepass")
     least = hop_metadata.least_latency_class(offer.link_latency_ms, link.latencies)
     least = least if old is None else max(least, old.least_latency)  # AX-9.2-4: within a session
     is_same = old is not None and not old.stale and old.digests == digests and old.offer == offer  # AX-13.1-3
@@ -215,6 +223,8 @@ async def make_link_items(
         and old.digests.get("tasks") == digests["tasks"]
     ):
         previous = {route.original: route for route in old.tools}
+    else:
+        old = None
     unchanged, others = _split_unchanged(offer, listing.tools, previous)
     named = settle_names(offer, others), settle_names(offer, listing.prompts)
     if invalid := [name for settled in named for name in settled.invalid]:  # AX-4.3-1
@@ -222,11 +232,14 @@ async def make_link_items(
     tools, prompts = named
     stock = _LinkItemsBuilder(link, plan, offer, least, rulings, previous, checks_for, surfaces, tools=unchanged)
     await stock.take_tools(tools)
-    stock.take_prompts(prompts)
+    await stock.take_prompts(prompts, old)
+    resources = await stock.places("resource", listing.resources, old.resources if old is not None else ())
+    templates = await stock.places("template", listing.templates, old.templates if old is not None else ())
+    shown_text = await stock.definitions.take_instructions(instructions)
     refused = next((route.surface for route in stock.tools if route.surface and route.surface.ends_session), None)
     if refused is not None:
         return LinkItems(link=link, offer=offer, least_latency=least, tools=stock.refuse(refused), digests=digests)
-    withheld = [*tools.withheld, *prompts.withheld, *stock.withheld]
+    withheld = [*tools.withheld, *prompts.withheld, *stock.withheld, *stock.definitions.withheld]
     for kind in _KINDS:
         withheld.extend(WithheldName(name=name, reason=reason) for name, reason in getattr(listing, kind).refused)
     return LinkItems(
@@ -235,14 +248,16 @@ async def make_link_items(
         least_latency=least,
         tools=tuple(sorted(stock.tools, key=lambda route: route.qualified)),  # AX-3.1-2
         prompts=tuple(sorted(stock.prompts, key=lambda route: route.qualified)),
-        resources=stock.places(listing.resources, withheld),
-        templates=stock.places(listing.templates, withheld),
+        resources=resources,
+        templates=templates,
+        instructions=shown_text,
         withheld=tuple(withheld),
         out_of_scope=frozenset(stock.out_of_scope),
         digests=digests,
         ttl_s=listing.tools.ttl_s,
         private=listing.tools.private,
-        seen=tuple(stock.seen),
+        seen=(*stock.seen, *stock.definitions.seen),
+        unaccepted=stock.definitions.unaccepted,
     )
 
 
@@ -319,6 +334,8 @@ class _LinkItemsBuilder:
         self._waits = self.rulings.waits(self.link.segment)
         own = self.plan.ax.root_segment
         self._root = () if own is None else (own,)
+        path = ".".join((*self._root, self.link.segment))
+        self.definitions = ItemDefinitions(self.link, self.offer, self.rulings, path)
         self._ways: dict[tuple[str, ...], tuple[tuple[str, ...], tuple[str, ...]]] = {}
         self._judged: dict[tuple[object, ...], _Assessment | InvalidAnnotation] = {}
         self._find_accepted: Callable[[str], Item | None] | None = None  # read once a tool has changed
@@ -353,13 +370,24 @@ class _LinkItemsBuilder:
             routes.append(other)
         return tuple(routes)
 
-    def take_prompts(self, named: SettledNames) -> None:
-        for original, item, inner, local in named.items:
+    async def take_prompts(self, named: SettledNames, old: LinkItems | None) -> None:
+        """Add the prompts of a list. `old` are the items of the last build under the same rules."""
+        previous = {route.original: route for route in old.prompts} if old is not None else {}
+        for done, (original, item, inner, local) in enumerate(named.items):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
             segments, below = self._way(inner)
+            was = previous.get(original)
+            if was is not None and was.source is item and (was.local, was.below) == (local, below) and not was.change:
+                self.prompts.append(was)
+                continue
             if isinstance(qualified := qualify(segments, local), WithheldName):
                 self.withheld.append(WithheldName(name=original, reason=qualified.reason))
                 continue
             meta = _meta(item)
+            cleaned = _without_ax_keys(item, meta, read_below(meta, self.offer))
+            if (shown := await self.definitions.take("prompt", original, cleaned, inner)) is None:
+                continue
             self.prompts.append(
                 Route(
                     link=self.link,
@@ -369,26 +397,40 @@ class _LinkItemsBuilder:
                     original=original,
                     wire_name=Raw(encode_value(original)),
                     head=modern_head(PROMPTS_GET, original),
-                    item=_without_ax_keys(item, meta, read_below(meta, self.offer)),
+                    item=shown.item,
+                    source=item,
                     segments=segments,
                     below=below,
                     onward=self._onward(below, local),
+                    change=shown.change,
                     timeout_s=self.link.timeout_s,
                 )
             )
 
-    def places(self, items: Items, withheld: list[WithheldName]) -> tuple[Place, ...]:
+    async def places(self, kind: str, items: Items, old: tuple[Place, ...]) -> tuple[Place, ...]:
+        """Return the resources or templates of a list. `old` are those of the last build under the same rules."""
         aggregator, path = self.offer.is_aggregator, ".".join((*self._root, self.link.segment))
+        previous = {place.uri: place for place in old}
         places: dict[str, Place] = {}
-        for uri, item in items.items:
+        for done, (uri, item) in enumerate(items.items):
+            if done % SLICE == SLICE - 1:
+                await asyncio.sleep(0)
             if aggregator and uri.startswith(SCHEME) and not ax_names.is_nested(uri):
-                withheld.append(WithheldName(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
+                self.withheld.append(WithheldName(name=uri, reason=_BAD_URI, code=NAMESPACE_INVALID))
+                continue
+            if (was := previous.get(uri)) is not None and was.source is item and was.change is None:
+                places[uri] = was
                 continue
             shown = ax_names.show_uri(path, uri, aggregator=aggregator)
             bare = ax_names.bare_uri(uri) if aggregator else uri
             meta = _meta(item)
             cleaned = _without_ax_keys(item, meta, read_below(meta, self.offer)) if meta else item
-            places[uri] = Place(link=self.link, uri=uri, bare=bare, shown=shown, item=cleaned)
+            if (seen := await self.definitions.take(kind, uri, cleaned)) is not None:
+                places[uri] = Place(
+                    link=self.link, uri=uri, bare=bare, shown=shown, item=seen.item, source=item, change=seen.change
+                )
+            else:
+                places.pop(uri, None)
         return tuple(sorted(places.values(), key=lambda place: place.shown))
 
     async def _tool(self, original: str, listed_item: Item, inner: tuple[str, ...], local: str) -> Route | WithheldName:
@@ -396,9 +438,12 @@ class _LinkItemsBuilder:
         if isinstance(qualified := qualify(segments, local), WithheldName):
             return WithheldName(name=original, reason=qualified.reason)
         rule = next((rule for rule in self.plan.tools if fnmatchcase(qualified, rule.match)), None)
-        if rule is not None and rule.hide:
-            return WithheldName(name=original, reason=HIDDEN)
         listed = self._define(qualified, original, listed_item, rule)
+        if rule is not None and rule.hide:
+            # What is hidden from the first list on is not new when the operator shows it.
+            if self.rulings.look(self.link.segment, listed.snapshot) is DefinitionState.NEW:
+                self.seen.append((listed.snapshot, DefinitionState.NEW))
+            return WithheldName(name=original, reason=HIDDEN)
         if listed.stated.hops > self.plan.ax.max_hops:
             reason = f"it is {listed.stated.hops} hops away; ax.max_hops is {self.plan.ax.max_hops}"
             return WithheldName(name=original, reason=reason, code="hops_exceeded")
@@ -497,7 +542,7 @@ class _LinkItemsBuilder:
             is_open=is_open,
             is_classified=ruling is not None or self.link.checks_input or self._reclassify(original, rule),
             is_unaccepted=definition is listed and accepted is not None,
-            is_changed=definition is not listed or look is DefinitionState.CHANGED,
+            change=self._remark(look, qualified, is_listed=definition is listed),
             offered=None if definition is listed else listed.snapshot.digest,
             timeout_s=hop_metadata.timeout_s(
                 capability.latency_class if judged.has_class else None, stated.hops, self.link.timeout_s
@@ -527,27 +572,24 @@ class _LinkItemsBuilder:
 
     def _look(self, snapshot: DefinitionSnapshot, rule: ToolRule | None) -> DefinitionState:
         look = self.rulings.look(self.link.segment, snapshot)
+        if look is DefinitionState.ADDED:
+            is_asked = is_asked_about_added(self.link, self.offer, self._policy(snapshot.original, rule))
+            return look if is_asked else DefinitionState.NEW
         is_followed = look is DefinitionState.CHANGED and self._policy(snapshot.original, rule) == "follow"
         # No server lifts its own gate, even if no one is asked about its changes.
         return DefinitionState.ACCEPTED if is_followed and self._find_stricter_claims(look, snapshot) is None else look
 
-    def _policy(self, original: str, rule: ToolRule | None) -> DefinitionPolicy | Literal["withhold"]:
-        """Return what becomes of a tool of this link when its definition changes.
-
-        Definitions of subservers are not kept (MCP-AX 13.1), so that one which is not accepted can only be shown or
-        withheld.
-        """
-        if rule is not None and rule.pin:
-            return "withhold"
-        if self.offer.kind != "adopted":
-            return "notify" if self.offer.proved else "withhold"
-        return self.link.definition_policy(original)
+    def _policy(self, original: str, rule: ToolRule | None) -> Policy:
+        """Return what becomes of a tool of this link when its definition changes."""
+        return "withhold" if rule is not None and rule.pin else policy_of(self.link, self.offer, original, TOOL)
 
     async def _shown(
         self, listed: _Definition, look: DefinitionState, rule: ToolRule | None
     ) -> _Definition | WithheldName:
         """Return the definition that clients see: as it is listed, or as it was accepted if it has changed since."""
         original, policy = listed.snapshot.original, self._policy(listed.snapshot.original, rule)
+        if look is DefinitionState.ADDED and policy != "notify":
+            return WithheldName(name=original, reason=ADDED_REASON, code=CHANGED)
         if look not in (DefinitionState.CHANGED, DefinitionState.DENIED):
             return listed
         if self._find_accepted is None:
@@ -557,14 +599,14 @@ class _LinkItemsBuilder:
             listed.snapshot.shown_instead = accepted.snapshot.digest  # AX-11.N-2
             return accepted
         if look is DefinitionState.DENIED:
-            return WithheldName(name=original, reason=_DENIED, code=CHANGED)
+            return WithheldName(name=original, reason=DENIED_REASON, code=CHANGED)
         if policy == "accept":
-            return WithheldName(name=original, reason=_NOT_KEPT, code=CHANGED)
+            return WithheldName(name=original, reason=NOT_KEPT_REASON, code=CHANGED)
         if rule is not None and rule.pin:
             return WithheldName(name=original, reason=_PINNED, code=CHANGED)
         # A subserver may say otherwise how its tool is reached (MCP-AX 1.2); what that loosens does not count yet.
         if policy == "withhold" and not (members and _has_equal_texts(members, listed)):  # AX-11.N-2
-            return WithheldName(name=original, reason=_CHANGED_UNPROVED, code=CHANGED)
+            return WithheldName(name=original, reason=UNPROVED_REASON, code=CHANGED)
         return listed
 
     def _restore(self, listed: _Definition, members: Item | None, rule: ToolRule | None) -> _Definition | None:
@@ -572,7 +614,7 @@ class _LinkItemsBuilder:
         not cover. Return None if that is not the accepted definition of this very tool, or if it was denied since.
         """
         original = listed.snapshot.original
-        if members is None or find_string(members.get("name")) != original or any(map(_is_hash, members.values())):
+        if members is None or find_string(members.get("name")) != original or any(map(is_hash, members.values())):
             return None
         uncovered = {member: raw for member, raw in listed.item.items() if member not in DEFINITION_MEMBERS}
         meta = decode_object(members.get("_meta", b"{}")) or {}
@@ -584,6 +626,12 @@ class _LinkItemsBuilder:
         accepted = self._define(listed.snapshot.tool, original, item, rule)
         look = self.rulings.look(self.link.segment, accepted.snapshot)
         return accepted if look in (DefinitionState.SAME, DefinitionState.REWORDED) else None
+
+    def _remark(self, look: DefinitionState, tool: str, *, is_listed: bool) -> str | None:
+        """Return for operators that a tool's definition is not accepted and which one is listed, or None."""
+        if is_listed:
+            return _REMARKS.get(look)
+        return kept_note(self.rulings.find_restless(self.link.segment, tool))
 
     def _may_be_open(self, original: str, rule: ToolRule | None) -> bool:
         return not (self.offer.is_aggregator or self._reclassify(original, rule))
@@ -729,11 +777,8 @@ def _has_equal_texts(accepted: Item, listed: _Definition) -> bool:
     return len(digests) == 1 and find_string(accepted.get("name")) == name
 
 
-def _is_hash(raw: Raw) -> bool:
-    """Return whether a member of a stored definition is only the hash of one that cannot be decoded."""
-    return bytes(raw).startswith(b'{"sha256":')
-
-
+# For operators, of tools that are listed although their definition is not accepted.
+_REMARKS: Final = {DefinitionState.CHANGED: SHOWN_NOTE, DefinitionState.ADDED: ADDED_NOTE}
 _MIRROR_MARK: Final = b'"x-mcp-header"'
 _BAD_URI: Final = "its URI in the tree must be mcpax://, segments joined by dots, / and the server's own URI"
 

@@ -21,7 +21,7 @@ from interlock.ax.protocol.capability import as_object
 from interlock.ax.protocol.names import WithheldName
 from interlock.catalog import api
 from interlock.catalog.catalog import EVERYTHING, Catalog, View
-from interlock.catalog.routes import CHANGED, LinkItems, Route, era_of
+from interlock.catalog.routes import CHANGED, LinkItems, Route, definition_table, era_of
 from interlock.core.calls.caller import ClientRequest, Principal, ViewKey
 from interlock.core.clock import rfc3339
 from interlock.core.operator_errors import refused_as
@@ -132,15 +132,22 @@ class ToolOperations:
 
     @handles(api.CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
-        """Ask operators what a tool does, before anybody calls it. Return the approval that is now pending."""
+        """Ask operators what a tool does, before anybody calls it, or about a definition that is not accepted. Return
+        the approval that is now pending.
+        """
+        if (item := self._find_item(name)) is not None:
+            return await self._ask(*item)
         if (route := self._find_route(name)) is not None and not (route.is_open or route.is_changed):
             message = f"it is known what {name} does; [[tool]] says otherwise"
             raise refused_as(api.CLASSIFIED, message, {"tool": name})
         changed = [segment for segment, entry in self._find_withheld(name) if entry.code == CHANGED]
         if route is None and not changed:
             raise NotFound("tool", name, [other.qualified for other in self._view.tool_routes])
-        segment, tool = (route.link.segment, route.qualified) if route is not None else (changed[0], name)
-        if (raised := await self.definitions.ask_again(segment, tool)) is None:
+        return await self._ask(*((route.link.segment, route.qualified) if route is not None else (changed[0], name)))
+
+    async def _ask(self, table: str, name: str) -> Approval:
+        """Ask operators about a definition. Return the approval that is now pending."""
+        if (raised := await self.definitions.ask_again(table, name)) is None:
             raise NotFound("tool", name)
         if isinstance(raised, Refusal):
             raise Refused(raised.message, (raised.details or {}).get("detail", raised.message), raised.details)
@@ -161,6 +168,18 @@ class ToolOperations:
             match = next((route for route in items.tools if route.original == original), None) if original else None
             if match is not None:
                 return match
+        return None
+
+    def _find_item(self, name: str) -> tuple[str, str] | None:
+        """Return the table of a prompt or another item whose definition is not accepted, and the name under which
+        people decide about it.
+        """
+        namespace = self.catalog.namespace
+        for items in namespace.link_items:
+            segment = items.link.segment
+            for subject in (name, namespace.prefix(segment) + name.removeprefix(f"{segment}.")):
+                if (kind := items.unaccepted.get(subject)) is not None:
+                    return definition_table(segment, kind), subject
         return None
 
     def _find_withheld(self, name: str) -> Iterator[tuple[str, WithheldName]]:

@@ -44,7 +44,7 @@ from interlock.mcp.methods import MODERN, TOOLS_CALL, Era
 from interlock.mcp.modern_requests import Mirrored, modern_head
 from interlock.names.protocol.judgement import Judgement, SurfaceVerdict
 from interlock.wire.jsonrpc.codec import encode_value
-from interlock.wire.jsontext.canonical import DEFINITION_MEMBERS, tool_digest
+from interlock.wire.jsontext.canonical import DEFINITION_MEMBERS, ITEM_MEMBERS, item_digest, quoted, tool_digest
 from interlock.wire.refusal import Refusal
 from interlock.wire.schemas.budget import Effort
 
@@ -55,8 +55,13 @@ SHOWN_BYTES_MAX: Final = 256 * 1024
 LIST_STEPS_MAX: Final = 30_000
 # The reason of a tool that the configuration hides.
 HIDDEN: Final = "hidden by [[tool]]"
-# The code of a tool whose changed definition is not accepted.
+# The code of what is withheld because its changed definition is not accepted.
 CHANGED: Final = "definition_changed"
+# Remarks for operators about what is listed.
+SHOWN_NOTE: Final = "its server changed the definition, which is listed and was not accepted yet: interlock approvals"
+KEPT_NOTE: Final = "its server offers another definition; the accepted one is listed: interlock approvals"
+RESTLESS_NOTE: Final = 'its server writes another %s in _meta with every list; definitions = "follow" shows every value'
+ADDED_NOTE: Final = "its server was accepted without it; it is listed and was not accepted yet: interlock approvals"
 
 
 class DefinitionState(enum.Enum):
@@ -69,15 +74,38 @@ class DefinitionState(enum.Enum):
     # Changed, and an operator has accepted exactly this definition.
     ACCEPTED = "accepted"
     CHANGED = "changed"
+    # Listed now by a server that was accepted without it.
+    ADDED = "added"
     DENIED = "denied"
+
+
+TOOL: Final = "tool"
+# What has a definition: tools, the other items of ITEM_MEMBERS, and the section of names and tables for each.
+DEFINITION_KINDS: Final[Mapping[str, str]] = {
+    TOOL: "",
+    "prompt": "prompts",
+    "resource": "resources",
+    "template": "templates",
+    "instructions": "server",
+}
+
+
+def definition_table(segment: str, kind: str) -> str:
+    """Return the name of the table that has the accepted definitions of one kind of one link."""
+    return segment if kind == TOOL else f"{segment}/{DEFINITION_KINDS[kind]}"
+
+
+def segment_of(table: str) -> str:
+    """Return the segment of the link of a table of definitions."""
+    return table.partition("/")[0]
 
 
 @dataclass(eq=False)
 class DefinitionSnapshot:
-    """A tool definition at the time at which it was listed.
+    """A definition at the time at which it was listed: of a tool, or of another item that models may be shown.
 
-    Its digest is computed from canonical JSON. Its fingerprint is cheaper to compute, and sufficient to detect that
-    nothing changed.
+    `tool` is the name under which people decide about it. The digest is computed from canonical JSON. Its fingerprint
+    is cheaper to compute, and sufficient to detect that nothing changed.
     """
 
     tool: str
@@ -89,6 +117,17 @@ class DefinitionSnapshot:
     is_flagged: bool = False  # by x-mcpax-safety, now or, of the same definition, before
     # The digest of the accepted definition that clients see in its place, until a person decides.
     shown_instead: str | None = None
+    kind: str = TOOL  # a key of DEFINITION_KINDS
+
+    @property
+    def members(self) -> tuple[str, ...]:
+        """Return the members of the item that the digest covers."""
+        return DEFINITION_MEMBERS if self.kind == TOOL else ITEM_MEMBERS[self.kind]
+
+    @property
+    def covered(self) -> Item:
+        """Return those members of the item, as they were listed."""
+        return {member: self.item[member] for member in self.members if member in self.item}
 
     @cached_property
     def declared(self) -> object:
@@ -98,17 +137,22 @@ class DefinitionSnapshot:
     @cached_property
     def fingerprint(self) -> str:
         hashed = hashlib.blake2b(self.original.encode("utf-8", "surrogatepass"), digest_size=FINGERPRINT_BYTES)
-        for member in DEFINITION_MEMBERS:
+        for member in self.members:
             hashed.update(b"\0%b\0" % bytes(self.item.get(member, b"")))
         hashed.update(bytes(self.stated or b""))
         return hashed.hexdigest()
 
     @cached_property
     def digest(self) -> str:
+        if self.kind != TOOL:
+            return item_digest(self.kind, self.item, name=self.original)
         return tool_digest(self.item, downstream_name=self.original, declared=self.declared)
 
     @cached_property
     def claims(self) -> ToolClaims:
+        """Return what a tool claims about its effect. Other items have none."""
+        if self.kind != TOOL:
+            return _NO_CLAIMS
         return read_claims(self.declared, find_value(self.item, "annotations"), is_flagged=self.is_flagged)
 
     def definition(self) -> bytes:
@@ -119,8 +163,8 @@ class DefinitionSnapshot:
         read; [[tool]] can still decide about it. A member that not every reader can decode is shown as its hash, as in
         the digest.
         """
-        shown: dict[str, Any] = {"name": self.original}
-        for member in DEFINITION_MEMBERS:
+        shown: dict[str, Any] = {"name" if self.kind == TOOL else self.kind: self.original}
+        for member in self.members:
             if (raw := self.item.get(member)) is not None:
                 shown[member] = raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
         if self.declared is not None:
@@ -128,6 +172,9 @@ class DefinitionSnapshot:
         definition = encode_value(shown)
         is_shown = len(definition) <= SHOWN_BYTES_MAX and _is_readable(definition)
         return definition if is_shown else b"null"
+
+
+_NO_CLAIMS: Final = read_claims(None, None, is_flagged=False)
 
 
 def _is_readable(raw: Raw | bytes) -> bool:
@@ -198,6 +245,19 @@ def is_provided(surface: Surface | None, name: str) -> bool:
     return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
 
 
+NAMED_KEYS_MAX: Final = 3
+
+
+def named_keys(keys: Iterable[str]) -> str:
+    """Return the names of a few keys that a server wrote, for a message."""
+    return ", ".join(quoted(key) for key in sorted(keys)[:NAMED_KEYS_MAX])
+
+
+def kept_note(restless: Iterable[str]) -> str:
+    """Return the remark about an item whose accepted definition is listed. `restless` are keys that always change."""
+    return f"{KEPT_NOTE}; {RESTLESS_NOTE % named_keys(restless)}" if restless else KEPT_NOTE
+
+
 class Rulings:
     """The decisions of operators about the classes and definitions of tools. This base class has no decisions."""
 
@@ -212,9 +272,9 @@ class Rulings:
         """Return whether operators made any decision about a tool with this name."""
         return False
 
-    def look(self, segment: str, snapshot: DefinitionSnapshot) -> DefinitionState:
-        """Compare a definition with the accepted one. If the accepted definition had the safety flag, the flag is set
-        again.
+    def look(self, table: str, snapshot: DefinitionSnapshot) -> DefinitionState:
+        """Compare a definition with the accepted one of its table (`definition_table`). If the accepted definition had
+        the safety flag, the flag is set again.
         """
         return DefinitionState.SAME
 
@@ -224,20 +284,27 @@ class Rulings:
         """
         return None
 
-    async def read_accepted(self, segment: str) -> Callable[[str], Item | None]:
-        """Return a function that finds the accepted definition of a tool of this segment: the members that the digest
-        covers, with the tool's name and its declared capability. It returns None if the text was not kept.
+    async def read_accepted(self, table: str) -> Callable[[str], Item | None]:
+        """Return a function that finds the accepted definition of an item of this table: the members that the digest
+        covers, with the item's name and the declared capability of a tool. It returns None if the text was not kept.
         """
         return lambda tool: None
 
-    def waits(self, segment: str) -> frozenset[str]:
-        """Return the tools of a segment that wait for an operator's decision."""
+    def find_restless(self, table: str, tool: str) -> frozenset[str]:
+        """Return the keys of an item's `_meta` that change with every list while nothing else does."""
+        return frozenset()
+
+    def waits(self, table: str) -> frozenset[str]:
+        """Return the items of a table that wait for an operator's decision."""
         return frozenset()
 
     def process_seen(
-        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], listed: Mapping[str, object]
+        self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], counts: Mapping[str, int]
     ) -> None:
-        """Take note of listed definitions, to be recorded or asked about. The list is published after this call."""
+        """Take note of listed definitions, to be recorded or asked about. The list is published after this call.
+
+        `counts` has how many items of each kind the link lists. A kind that is missing was not read.
+        """
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -268,7 +335,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     is_open: bool = False  # neither server nor operator says whether it changes anything
     is_classified: bool = False  # what it does is the word of this node's operator or of a contract, not its server's
     is_unaccepted: bool = False  # its server claims less than what was accepted, which does not count yet
-    is_changed: bool = False  # its server defines it otherwise than was accepted
+    change: str | None = None  # for operators: that its definition is not accepted, and which one is listed
     offered: str | None = None  # the digest of that definition, if clients see the accepted one
     timeout_s: float | None = None
     scope: str = "read"
@@ -293,13 +360,11 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
         return self.surface.warning if self.surface is not None else None
 
     @property
-    def change(self) -> str | None:
-        """Return for operators that the definition of the tool changed and which one clients see, or None."""
-        if not self.is_changed:
-            return None
-        if self.offered is None:
-            return "its server changed the definition, which is listed and was not accepted yet: interlock approvals"
-        return "its server offers another definition; the accepted one is listed: interlock approvals"
+    def is_changed(self) -> bool:
+        """Return whether the server offers a definition that is not accepted, in place of the accepted one or of
+        none.
+        """
+        return self.change is not None
 
     @property
     def is_held(self) -> bool:
@@ -343,6 +408,15 @@ class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     bare: str  # the same without the segments an aggregator put before it
     shown: str  # as clients see it
     item: Item
+    source: Item | None = None  # the item as it was listed
+    change: str | None = None  # for operators: that its definition changed, and which one is listed
+
+
+class ShownText(msgspec.Struct, frozen=True, kw_only=True):
+    """The instructions of a server as clients see them, with a remark for operators if they changed."""
+
+    text: str | None = None
+    change: str | None = None
 
 
 class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
@@ -355,6 +429,7 @@ class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     prompts: tuple[Route, ...] = ()
     resources: tuple[Place, ...] = ()  # sorted by shown URI
     templates: tuple[Place, ...] = ()
+    instructions: ShownText = ShownText()
     withheld: tuple[WithheldName, ...] = ()
     out_of_scope: frozenset[str] = frozenset()  # qualified names withheld because the registration may not have them
     digests: dict[str, bytes] = {}
@@ -365,6 +440,8 @@ class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     seen: tuple[
         tuple[DefinitionSnapshot, DefinitionState], ...
     ] = ()  # definitions that are to be remembered or asked about
+    # What the server offers besides tools and no person accepted: its kinds, by the names under which people decide.
+    unaccepted: Mapping[str, str] = {}
 
 
 class ChangedDefinition(msgspec.Struct, frozen=True, kw_only=True, eq=False):

@@ -209,8 +209,9 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         idle_timeout_s: How long the process or connection of a principal or session may be idle until it ends.
         result_bytes: The largest answer taken from it; a larger one fails its call alone. Default:
             limits.message_bytes.
-        definitions: When its tools change. accept: clients see what a person last accepted. notify: they see the change
-            at once, and it waits in the inbox. follow: no one is asked, unless the change loosens what is held.
+        definitions: When its tools, prompts, templates or instructions change or are added. accept: clients see what a
+            person last accepted. notify: they see the change at once, and it waits in the inbox. follow: no one is
+            asked, unless the change loosens what is held.
     """
 
     roots: Annotated[tuple[Path, ...] | None, Key(["~/notes"], goes_with=REACHES)] = None

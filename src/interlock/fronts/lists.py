@@ -218,11 +218,9 @@ class ListCache:
 
         `only` is the server's segment if the client sees only one.
         """
-        servers = [(link.segment, link.facts.instructions) for link in view.links if link.facts]
-        texts = [(segment, text) for segment, text in servers if text]
         if only is not None:
-            return "\n\n".join(text for _, text in texts)[:INSTRUCTIONS_CHARS_MAX]
-        parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in texts)]
+            return "\n\n".join(text for _, text in view.instructions)[:INSTRUCTIONS_CHARS_MAX]
+        parts = [INTRODUCTION, *(f"## {segment}\n{text}" for segment, text in view.instructions)]
         return "\n\n".join(parts)[:INSTRUCTIONS_CHARS_MAX]
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:

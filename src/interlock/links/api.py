@@ -238,8 +238,8 @@ class Link(Struct, frozen=True, kw_only=True):
         contracts: Contracts that a driver serves; null for other links.
         prompts: Prompts that are listed.
         resources: Resources that are listed.
-        withheld: Tools and prompts that are offered and not listed.
-        changed: Listed tools whose definition the server changed and no one accepted yet.
+        withheld: Tools, prompts, templates (prompts/NAME, ...) and instructions that are offered and not listed.
+        changed: Listed tools and other items whose definition the server changed or added and no one accepted yet.
         not_listed_because: Of a node below: how many tools it does not offer to this node, by reason; null: not known.
         noted: Remarks of the registry of names on listed tools.
         in_flight: Calls of clients under way.

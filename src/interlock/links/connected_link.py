@@ -479,6 +479,8 @@ def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, ta
 class ServerLink(ConnectedLink):
     """Link to a server that the node starts or connects to, as the configuration or a driver describes it."""
 
+    is_asked_about_added = True
+
     def __init__(
         self,
         plan: ServerPlan,
@@ -509,7 +511,7 @@ class ServerLink(ConnectedLink):
         self.client = client
         self._sharing = sharing
 
-    def definition_policy(self, tool: str) -> DefinitionPolicy:
+    def definition_policy(self, name: str, kind: str) -> DefinitionPolicy:
         return self.plan.definitions
 
     def greeted(self, facts: ServerFacts) -> None:

@@ -219,6 +219,7 @@ class Link(CallLink):
     timeout_s = TIMEOUT_S  # of a call whose tool declares no latency class, and of other requests
     classes: Mapping[str, ToolClass] = {}  # classes that the configuration gives to tools, by their own names
     asks: frozenset[str] = frozenset()  # tools of which a person confirms every call, by their own names
+    is_asked_about_added = False  # whether a person decides about what it lists after it was accepted
     tells_updates = False  # whether it reports updates of its resources without a subscription
     owner: str | None = None  # the only principal that may use it; None: it is shared
     client: Caller | None = None  # the only session that may use it
@@ -280,8 +281,10 @@ class Link(CallLink):
         """
         return None
 
-    def definition_policy(self, tool: str) -> DefinitionPolicy:
-        """Return what clients see of a tool whose definition changed. `tool` is its name at the server."""
+    def definition_policy(self, name: str, kind: str) -> DefinitionPolicy:
+        """Return what clients see of an item whose definition changed: a tool, a prompt, ... `name` is its name at the
+        server.
+        """
         return "accept"
 
     def new_request(self, what: str, *fields: Any) -> Call:

@@ -11,7 +11,8 @@ from msgspec import UNSET, UnsetType
 from interlock.ax.children import ChildSupervisor
 from interlock.ax.registrar import Registrar
 from interlock.catalog.catalog import Catalog
-from interlock.catalog.routes import Route, below
+from interlock.catalog.item_definitions import item_name
+from interlock.catalog.routes import LinkItems, Route, below
 from interlock.config.plan import Spawn
 from interlock.core.clock import rfc3339
 from interlock.core.link_state import USABLE, LinkState
@@ -148,7 +149,7 @@ class LinkOperations:
             prompts=len(namespace.without_collisions(items.prompts)) if items else 0,
             resources=len(items.resources) if items else 0,
             withheld=tuple(api.Withheld(name=tool.name, reason=tool.reason) for tool in withheld),
-            changed=tuple(_find_changed(items.tools)) if items else (),
+            changed=tuple(islice(_find_changed(items), _NOTED_MAX)) if items else (),
             not_listed_because=_count_unlisted(keeper),
             noted=tuple(_find_notes(items.tools)) if items else (),
             in_flight=sum(member.booked for member in links),  # of clients: what the node itself asks does not count
@@ -237,10 +238,20 @@ def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
     return {reason: number for reason, number in numbers.items() if number}
 
 
-def _find_changed(routes: Iterable[Route]) -> Iterator[api.NotedName]:
-    """Yield a remark for each listed tool whose definition changed since it was accepted."""
-    for route in islice((route for route in routes if route.is_changed), _NOTED_MAX):
-        yield api.NotedName(name=route.original, note=route.change or "")
+def _find_changed(items: LinkItems) -> Iterator[api.NotedName]:
+    """Yield a remark for each item of a server whose definition changed since it was accepted, tools first."""
+    for route in items.tools:
+        if route.change is not None:
+            yield api.NotedName(name=route.original, note=route.change)
+    if items.instructions.change is not None:
+        yield api.NotedName(name=item_name("instructions", "instructions"), note=items.instructions.change)
+    for prompt in items.prompts:
+        if prompt.change is not None:
+            yield api.NotedName(name=item_name("prompt", prompt.original), note=prompt.change)
+    for kind, places in (("template", items.templates), ("resource", items.resources)):
+        for place in places:
+            if place.change is not None:
+                yield api.NotedName(name=item_name(kind, place.uri), note=place.change)
 
 
 def _find_notes(routes: Iterable[Route]) -> Iterator[api.NotedName]:

@@ -21,6 +21,7 @@ from interlock.access.operations import is_browser
 from interlock.approvals import api
 from interlock.approvals.operations.inbox import check_may_decide
 from interlock.approvals.protocol.approval import AGENT_EFFECTS, CLASSIFIED, NODE_EFFECTS, PROPOSAL_EFFECT, shown_params
+from interlock.approvals.protocol.digests import ADDED, is_item
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 from interlock.operator import endpoint
@@ -252,8 +253,10 @@ def _title(approval: api.Approval) -> str:
         return f"Trust {approval.name}?"
     if approval.kind in AGENT_EFFECTS:
         return f"The agent {approval.agent or approval.name} waits"
+    is_shown = ADDED in approval.factors or is_item(approval.tool)
+    is_about_text = approval.answers == ("accept",) and is_shown and approval.kind == "definition"
     titles = {
-        "definition": f"What does {approval.name} do?",
+        "definition": f"May clients see {approval.name}?" if is_about_text else f"What does {approval.name} do?",
         "configuration": "Did you loosen the configuration?",
         "proposal": f"A proposal in the room {approval.room}",
         "request": f"A request to the registry of names: {approval.name}",
@@ -328,6 +331,12 @@ def _after(approval: api.Approval) -> str:
 _SUBJECTS: Final = {"enrolment": "Approver", "request": "Name", "configuration": "Subject"}
 
 
+def _subject_label(approval: api.Approval) -> str:
+    if approval.kind == "definition" and (_is_about_driver(approval) or is_item(approval.tool)):
+        return "Server" if _is_about_driver(approval) else "Item"
+    return _SUBJECTS.get(approval.kind, "Tool")
+
+
 def _facts(approval: api.Approval) -> str:
     may_approve = ", ".join(approval.approvers) or "no one yet" if approval.requires == "proof" else "an operator"
     effects = (approval.capability or {}).items()
@@ -337,7 +346,7 @@ def _facts(approval: api.Approval) -> str:
         ("Participant" if approval.kind == "proposal" else "Agent", approval.agent),
         ("Room", approval.room),
         ("Target", approval.target if approval.kind == "proposal" else None),
-        ("Server" if _is_about_driver(approval) else _SUBJECTS.get(approval.kind, "Tool"), approval.name),
+        (_subject_label(approval), approval.name),
         ("Signed as", approval.tool if approval.tool != approval.name else None),
         ("Route", " / ".join(approval.route)),
         ("Capability" if CLASSIFIED in approval.factors else "The server says", ", ".join(capability)),

@@ -46,6 +46,7 @@ class Shop:
         self.definitions = Definitions(desk.store.kv, desk.inbox, desk.clock, ruled)
         self.ruled: list[str] = []
         self.listed: tuple[DefinitionSnapshot, ...] = ()
+        self.asks_about_added = True  # as the catalog does unless definitions = "follow"
         ruled.subscribe(self._on_ruled)
 
     async def _on_ruled(self, segment: str) -> None:
@@ -62,12 +63,14 @@ class Shop:
         self.listed = sights
         waits = self.definitions.waits("files")
         looks = [self.definitions.look("files", one) for one in sights]
+        if not self.asks_about_added:
+            looks = [DefinitionState.NEW if look is DefinitionState.ADDED else look for look in looks]
         seen = [
             (one, look)
             for one, look in zip(sights, looks, strict=True)
             if look is not DefinitionState.SAME or one.tool in waits
         ]
-        self.definitions.process_seen("files", seen, {one.tool: one for one in sights})
+        self.definitions.process_seen("files", seen, {"tool": len(sights)})
         return looks
 
     def waiting(self) -> list[Approval]:
@@ -313,7 +316,7 @@ async def test_a_store_that_is_away_holds_up_no_list(tmp_path: Path, caplog: pyt
         await shop.desk.store.close()
         async with asyncio.timeout(10):
             found = await shop.lists(sight(OTHER), sight(FIRST, "files.new"))
-            assert found == [DefinitionState.CHANGED, DefinitionState.NEW]
+            assert found == [DefinitionState.CHANGED, DefinitionState.ADDED]
         await shop.desk.store.open()
         assert await shop.lists(sight(OTHER)) == [DefinitionState.CHANGED]
         assert len(shop.waiting()) == 1
@@ -353,6 +356,7 @@ async def test_a_server_that_lists_ever_more_tools_is_not_forgotten_what_was_acc
 ) -> None:
     monkeypatch.setattr("interlock.approvals.tool_definitions.KNOWN_MAX", 8)
     async with shop_at(tmp_path) as shop:
+        shop.asks_about_added = False
         await shop.lists(sight(FIRST))
         for turn in range(4):
             await shop.lists(*(sight(FIRST, f"files.filler{turn}-{number}") for number in range(4)))
@@ -360,6 +364,7 @@ async def test_a_server_that_lists_ever_more_tools_is_not_forgotten_what_was_acc
         assert await shop.lists(sight(OTHER)) == [DefinitionState.CHANGED]
         assert len(shop.definitions._known["files"]) == 8
     async with shop_at(tmp_path) as shop:
+        shop.asks_about_added = False
         many = [sight(FIRST, f"files.more{number}") for number in range(20)]
         await shop.lists(*many)
         assert await shop.lists(*many[:12]) == [DefinitionState.SAME] * 12
@@ -444,3 +449,154 @@ async def test_the_accepted_definition_can_be_read_before_and_after_it_is_on_dis
         await shop.decides(waiting, "accept")
         members = (await shop.definitions.read_accepted("files"))(TOOL)
         assert members is not None and "title" not in members
+
+
+def restless(value: int, **others: Any) -> DefinitionSnapshot:
+    """A changed definition that clients do not see, with another value in its `_meta`."""
+    seen = sight({**FIRST, **others, "_meta": {"vendor/at": value, "vendor/fixed": 1}})
+    seen.shown_instead = "what was accepted"
+    return seen
+
+
+@pytest.mark.req("AX-11.N-16")
+async def test_a_key_of_meta_that_changes_with_every_list_is_said_once_and_leaves_one_question(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight({**FIRST, "_meta": {"vendor/at": 0, "vendor/fixed": 1}}))
+        for value in range(1, 4):
+            await shop.lists(restless(value))
+            assert [one.digest for one in shop.waiting()] == [restless(value).digest]
+        assert shop.definitions.find_restless("files", TOOL) == frozenset()
+        for value in range(4, 12):
+            await shop.lists(restless(value))
+        assert shop.definitions.find_restless("files", TOOL) == {"vendor/at"}
+        (asked,) = shop.waiting()
+        assert asked.digest == restless(3).digest
+        told = [record.getMessage() for record in caplog.records if "_meta with every list" in record.getMessage()]
+        assert len(told) == 1
+        assert "'vendor/at'" in told[0] and 'definitions = "follow"' in told[0]
+        await shop.decides(asked, None)
+        for value in range(12, 16):
+            await shop.lists(restless(value))
+        assert shop.waiting() == []
+        await shop.lists(restless(16, description="Another."))
+        assert [one.digest for one in shop.waiting()] == [restless(16, description="Another.").digest]
+
+
+@pytest.mark.req("AX-11.N-16")
+async def test_a_change_beside_a_restless_key_keeps_its_question_and_accepted_it_asks_no_more(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight({**FIRST, "_meta": {"vendor/at": 0, "vendor/fixed": 1}}))
+        for value in range(1, 9):
+            await shop.lists(restless(value, description="Another."))
+        (asked,) = shop.waiting()
+        await shop.decides(asked, "accept")
+        for value in range(9, 15):
+            await shop.lists(restless(value, description="Another."))
+        assert shop.waiting() == []
+
+
+async def test_a_definition_that_clients_see_at_once_is_asked_about_whatever_key_changes(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight({**FIRST, "_meta": {"vendor/at": 0}}))
+        for value in range(1, 9):
+            seen = sight({**FIRST, "_meta": {"vendor/at": value}})
+            await shop.lists(seen)
+            assert [one.digest for one in shop.waiting()] == [seen.digest]
+
+
+@pytest.mark.req("AX-11.N-14")
+async def test_what_is_listed_later_waits_as_new_and_is_known_once_it_is_accepted(tmp_path: Path) -> None:
+    clock = ManualClock()
+    new = sight(OTHER, "files.new")
+    async with shop_at(tmp_path, clock) as shop:
+        await shop.lists(sight(FIRST))
+        assert await shop.lists(sight(FIRST), new) == [DefinitionState.SAME, DefinitionState.ADDED]
+        (asked,) = shop.waiting()
+        assert (asked.tool, answers(asked), asked.reason and asked.reason[:8]) == ("files.new", ("accept",), "new tool")
+        assert await shop.lists(sight(FIRST)) == [DefinitionState.SAME]
+        assert shop.waiting() == [asked]
+    async with shop_at(tmp_path, clock) as shop:
+        assert (await shop.lists(sight(FIRST), new))[1] is DefinitionState.ADDED
+        assert shop.waiting() == [asked]
+        await shop.lists(sight(FIRST), sight(FIRST, "files.new"))
+        (other,) = shop.waiting()
+        assert other.digest == sight(FIRST, "files.new").digest
+        await shop.decides(other, "accept")
+        assert await shop.lists(sight(FIRST), sight(FIRST, "files.new")) == [DefinitionState.SAME] * 2
+        await shop.lists(sight(FIRST), sight(FIRST, "files.new"), sight(FIRST, "files.more", is_open=True))
+        (open_question,) = shop.waiting()
+        assert answers(open_question) == ("read_only", "reversible", "irreversible")
+
+
+@pytest.mark.req("AX-11.N-14")
+async def test_a_new_tool_that_is_denied_stays_denied_across_restarts(tmp_path: Path) -> None:
+    clock = ManualClock()
+    new = sight(OTHER, "files.new")
+    async with shop_at(tmp_path, clock) as shop:
+        await shop.lists(sight(FIRST))
+        await shop.lists(sight(FIRST), new)
+        await shop.decides(shop.waiting()[0], None)
+        assert (await shop.lists(sight(FIRST), new))[1] is DefinitionState.DENIED
+    async with shop_at(tmp_path, clock) as shop:
+        assert (await shop.lists(sight(FIRST), new))[1] is DefinitionState.DENIED
+        assert shop.waiting() == []
+
+
+async def test_a_tool_under_another_name_with_the_accepted_definition_is_not_new(tmp_path: Path) -> None:
+    clock = ManualClock()
+    async with shop_at(tmp_path, clock) as shop:
+        await shop.lists(sight(FIRST))
+    async with shop_at(tmp_path, clock) as shop:
+        renamed, other = sight(FIRST, "root.files.read"), sight(OTHER, "root.files.read")
+        other.original = renamed.original = "read"
+        assert shop.definitions.look("files", other) is DefinitionState.ADDED
+        assert await shop.lists(renamed) == [DefinitionState.NEW]
+        assert await shop.lists(renamed) == [DefinitionState.SAME]
+
+
+def item_sight(kind: str, name: str, /, **members: Any) -> DefinitionSnapshot:
+    item = {key: Raw(msgspec.json.encode(value)) for key, value in members.items()}
+    return DefinitionSnapshot(f"files.{kind}s/{name}", name, item, None, {}, kind=kind)
+
+
+@pytest.mark.req("AX-11.N-15")
+@pytest.mark.parametrize(("kind", "member"), [("prompt", "arguments"), ("template", "name"), ("resource", "title")])
+async def test_the_definition_of_an_item_is_signed_as_it_is_shown_and_never_as_a_tool(
+    tmp_path: Path, kind: str, member: str
+) -> None:
+    async with shop_at(tmp_path) as shop:
+        first, other = item_sight(kind, "a", description="x"), item_sight(kind, "a", description="x", **{member: "y"})
+        shop.definitions.process_seen("files", [(first, DefinitionState.NEW)], {kind: 1})
+        await shop.definitions.wait_until_processed()
+        table = f"files/{kind}s"
+        assert shop.definitions.look(table, first) is DefinitionState.SAME
+        assert shop.definitions.look(table, other) is DefinitionState.CHANGED
+        shop.definitions.process_seen("files", [(other, DefinitionState.CHANGED)], {kind: 1})
+        await shop.definitions.wait_until_processed()
+        (asked,) = shop.waiting()
+        assert asked.params is not None
+        assert shown_digest(asked.params) == asked.digest == other.digest
+        assert other.digest not in (first.digest, sight({"description": "x", member: "y"}, "files.a").digest)
+        await shop.decides(asked, "accept")
+        assert shop.ruled == ["files"]
+        assert shop.definitions.look(table, other) is DefinitionState.REWORDED
+        members = (await shop.definitions.read_accepted(table))(other.tool)
+        assert members is not None and bytes(members[kind]) == b'"a"'
+
+
+async def test_resources_that_come_and_go_make_room_for_each_other_and_leave_room_for_tools(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("interlock.approvals.tool_definitions.KNOWN_MAX", 8)
+    async with shop_at(tmp_path) as shop:
+        await shop.lists(sight(FIRST))
+        for turn in range(5):
+            seen = [item_sight("resource", f"{turn}-{number}", title="t") for number in range(4)]
+            shop.definitions.process_seen("files", [(one, DefinitionState.NEW) for one in seen], {"resource": 4})
+            await shop.definitions.wait_until_processed()
+        assert len(shop.definitions._known["files/resources"]) == 8
+        assert all(shop.definitions.look("files/resources", one) is DefinitionState.SAME for one in seen)
+        assert "no change will be seen" not in caplog.text
+        assert await shop.lists(sight(OTHER)) == [DefinitionState.CHANGED]

@@ -160,7 +160,11 @@ def test_clients_see_the_accepted_definition_until_a_person_accepts_the_change(
 def test_another_spelling_is_no_change_and_what_was_too_long_to_keep_is_withheld(
     tmp_path: Path, operator: Operator, diary: ActuatorLog
 ) -> None:
-    with gated_node(tmp_path, diary, OPEN + operator.anchor) as node, Client(node) as client:
+    extra = OPEN + operator.anchor
+    with gated_node(tmp_path, diary, extra, definitions="follow") as node, Client(node) as client:
+        client.call("plant.change", {"what": "long", "tool": "lengthy"})
+        wait_for(lambda: any(name.endswith("lengthy") for name in names(client)))
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
         client.call("plant.change", {"what": "spelling"})
         client.call("plant.change", {"what": "long", "tool": "lengthy"})
         wait_for(lambda: any(name.endswith("lengthy") for name in names(client)))
@@ -233,3 +237,21 @@ def test_a_tool_nobody_classified_is_classified_once_and_remembered_by_its_defin
         assert waiting(node) == []
         assert not client.call("plant.silent").get("isError")
     assert len(diary.read("silent")) == 3
+
+
+@pytest.mark.req("AX-11.N-2")
+def test_what_the_definition_does_that_clients_see_can_be_decided_while_a_change_of_it_waits(
+    tmp_path: Path, operator: Operator, diary: ActuatorLog
+) -> None:
+    extra = '[gate]\nmode = "gated"\n' + operator.anchor
+    with gated_node(tmp_path, diary, extra) as node, Client(node) as client:
+        demand = client.held("plant.silent")
+        client.call("plant.change", {"what": "described", "tool": "silent"})
+        wait_for(lambda: len(waiting(node)) == 2)
+        assert demand["confirmation_id"] in {one["id"] for one in waiting(node)}
+        done = operator.does(node, "approve", demand["confirmation_id"], "--class", "read_only", "--yes")
+        assert (done["status"], done["decision"]["answer"]) == ("done", "read_only")
+        wait_for(lambda: not client.call("plant.silent").get("isError"))
+        (change,) = waiting(node)
+        assert change["id"] != demand["confirmation_id"]
+    assert len(diary.read("silent")) == 1

@@ -23,7 +23,7 @@ from mcp import Client
 pytestmark = pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
 SERVERS = {
     "old": {"command": raw("all", "--era", "legacy")},
-    "new": {"command": raw("all", "--era", "modern")},
+    "new": {"command": raw("all", "--era", "modern"), "definitions": "follow"},
 }
 WAY = "edge__gate__"
 FRONTS = ["legacy", "modern"]

@@ -28,7 +28,7 @@ from tests.support.node_process import RunningNode, Wire, running_node
 
 from interlock.dispatch.availability import CALLS_MAX, SHARES
 
-SERVERS = {"bench": {"command": raw("all")}}
+SERVERS = {"bench": {"command": raw("all"), "definitions": "follow"}}
 OPEN = '[[tool]]\nmatch = "bench.*"\nmutable = false\nauth_scope = "read"\n'
 DEADLINE_MS = 600  # a parent may want beats more often than five seconds apart: here every 0.1 s
 

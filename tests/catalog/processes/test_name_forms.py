@@ -46,7 +46,7 @@ EXTENSION = {"dev.interlock/ax": {}}
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def node(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[RunningNode]:
     servers = {
-        "files": stdio_table(raw("all", "--era", "legacy")),
+        "files": stdio_table(raw("all", "--era", "legacy")) | {"definitions": "follow"},
         "open": stdio_table(raw("echo,resources", *PUBLIC)) | {"tools": dict.fromkeys(OPEN, "read_only")},
         "mixed": stdio_table(raw("echo", *PUBLIC)),
         "twins": stdio_table(command("names", "--names", '["getUser","GetUser","other"]')),

@@ -86,7 +86,7 @@ MODERN_PATHS = ("/mcp", "/mcp/flat", "/mcp/only/good", "/mcp?names=qualified")
 def node(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningNode]:
     extra = '[limits]\nmessage_bytes = "4Mi"\n'
     with running_node(
-        tmp_path_factory.mktemp("door"), {"good": {"command": raw("all,header-params")}}, extra
+        tmp_path_factory.mktemp("door"), {"good": {"command": raw("all,header-params"), "definitions": "follow"}}, extra
     ) as started:
         yield started
         assert_unharmed(started)

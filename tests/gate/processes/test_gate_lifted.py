@@ -134,7 +134,7 @@ async def test_the_class_of_the_accepted_definition_counts_until_the_change_clai
 
 
 async def test_a_flag_that_goes_away_leaves_the_gate_where_it_was(tmp_path: Path) -> None:
-    async with house(tmp_path) as here:
+    async with house(tmp_path, definitions="follow") as here:
         await here.call("plant.change", {"what": "flagged", "tool": "fresh"}).result()
         await here.until(lambda: find_tool(here, "plant.fresh") is not None)
         assert await is_held(here, "fresh")

@@ -20,7 +20,7 @@ from interlock.approvals.cli.grants import GrantLimits, seconds_of
 from interlock.approvals.cli.keys import KeyChoice, can_ask, require_terminal
 from interlock.approvals.protocol import approval as records
 from interlock.approvals.protocol.approval import Status
-from interlock.approvals.protocol.digests import REVEAL, SURFACE
+from interlock.approvals.protocol.digests import ADDED, REVEAL, SURFACE, is_item
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import approval_ids
 from interlock.cli.terminal.drawing import labelled_lines, poll, redraw, table_lines
@@ -120,6 +120,10 @@ def _happens(approval: api.Approval) -> str:
         if approval.source == "drivers":
             return "its server is installed and started, until a file of it changes; nothing is called"
         if approval.answers == ("accept",):
+            if ADDED in approval.factors:
+                return "clients see it and may use it from now on; nothing is called"
+            if is_item(approval.tool):
+                return "clients see it as it is now defined; nothing is called"
             return "the tool is used as it is now defined; nothing is called"
         return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
     if (effect := _EFFECTS.get(approval.kind)) is not None:

@@ -13,7 +13,7 @@ from msgspec import Raw
 
 from interlock.approvals.protocol.approval import Approval, Kind
 from interlock.wire.jsonrpc.codec import CodecError, decode_object, decode_value, find_string
-from interlock.wire.jsontext.canonical import NotCanonical, canonical, tool_digest
+from interlock.wire.jsontext.canonical import ITEM_MEMBERS, NotCanonical, canonical, item_digest, tool_digest
 from interlock.wire.schemas.digest import schema_digest
 
 REVEAL: Final = "reveal"  # not a decision: an operator is shown the code of an agent's challenge
@@ -23,6 +23,7 @@ NAMES_REVIEW: Final = "names/review"  # the method of a review of a provisional 
 REVIEW_ANSWERS: Final = ("promote", "remove")
 # Factors of an approval of kind definition.
 CHANGED: Final = "definition_changed"  # it is not what was accepted before
+ADDED: Final = "definition_added"  # its server was accepted without it
 UNCLASSIFIED: Final = "unclassified"  # and besides the tool has no class
 SURFACE: Final = "surface_undecided"  # whether a tool keeps to the specification of its name
 UNTRUSTED: Final = "untrusted_driver"  # it is a driver's folder, not a tool
@@ -31,13 +32,18 @@ VERSION: Final = 1
 CLASSIFICATION: Final = "classification"  # the kind of a signature over several tools
 
 
+def is_item(subject: str) -> bool:
+    """Return whether the subject of a definition is a prompt, a template, ... such as `files.prompts/review`."""
+    return "/" in subject  # which no name of a tool has
+
+
 def answers(approval: Approval) -> tuple[str, ...]:
     """Return the answers among which a person chooses to approve. The result is empty if there is nothing to choose."""
     if approval.method == NAMES_REVIEW:
         return REVIEW_ANSWERS
     if approval.kind is not Kind.DEFINITION:
         return ()
-    changed = CHANGED in approval.factors and UNCLASSIFIED not in approval.factors
+    changed = not {CHANGED, ADDED}.isdisjoint(approval.factors) and UNCLASSIFIED not in approval.factors
     return (ACCEPT,) if changed or not {UNTRUSTED, SURFACE}.isdisjoint(approval.factors) else CLASSES
 
 
@@ -93,9 +99,12 @@ def shown_digest(params: Raw | bytes) -> str | None:
             return folder_digest(msgspec.json.decode(definition.get("files", b"null"), type=dict[str, str]))
         except (msgspec.DecodeError, UnicodeDecodeError):
             return None
-    name = find_string((definition or {}).get("name"))
+    kind = next((kind for kind in ITEM_MEMBERS if kind in (definition or {})), None)
+    name = find_string((definition or {}).get(kind or "name"))
     if definition is None or name is None:
         return None
+    if kind is not None:
+        return item_digest(kind, definition, name=name)
     try:
         declared = decode_value(definition["capability"]) if "capability" in definition else None
     except CodecError:

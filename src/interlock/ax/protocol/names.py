@@ -53,6 +53,7 @@ class WithheldName(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     reason: str
     code: str = ""  # the named error, if the reason is not the name itself
+    is_tool: bool = True  # False: another item with a definition, such as prompts/greet
 
 
 class Resolution(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,7 +25,7 @@ from typing import Any, Final, Literal
 import msgspec
 from msgspec import Raw
 
-from interlock.catalog.routes import Route
+from interlock.catalog.routes import TOOL, Route
 from interlock.config.plan import Plan
 from interlock.config.plan_servers import DefinitionPolicy
 from interlock.core.calls.call import Call, CallFactory
@@ -223,12 +223,13 @@ class ContractLink(Link):
         assert isinstance(call, LeasedCall)  # noqa: S101  (the guard refuses a withdrawn tool)
         call.send_admitted(admitted)
 
-    def definition_policy(self, tool: str) -> DefinitionPolicy:
-        """Return the setting for the driver of a tool that no contract describes. A contract itself is a file that a
-        person accepted.
+    def definition_policy(self, name: str, kind: str) -> DefinitionPolicy:
+        """Return the setting for the driver of an item that no contract describes. A contract itself is a file that a
+        person accepted, and so are the kinds of references to resources.
         """
-        exposed = self.shown.tools.get(tool) if tool not in self.contracts else None
-        if exposed is None:
+        shown: dict[str, ExposedItem] = getattr(self.shown, f"{kind}s", {})
+        exposed = shown.get(name) if kind != TOOL or name not in self.contracts else None
+        if exposed is None or (kind == "template" and name.removesuffix(":{+uri}") in self.kinds):
             return "notify"
         return self._parts.current.plan.drivers.definitions.get(exposed.provider.driver.id, "accept")
 

@@ -33,6 +33,14 @@ _DECIMAL_ZEROS_MAX: Final = 6
 # What a model may be shown of a tool beside its name, and what decides about its calls. Icons are for people, and what
 # `execution` says is about the connection.
 DEFINITION_MEMBERS: Final = ("title", "description", "inputSchema", "outputSchema", "annotations", "_meta")
+# The same of what is no tool. The text of a server's instructions is an item with one member. A plain resource is
+# content of its server, so that only what describes it counts.
+ITEM_MEMBERS: Final[Mapping[str, tuple[str, ...]]] = {
+    "prompt": ("title", "description", "arguments", "_meta"),
+    "template": ("name", "title", "description", "mimeType", "annotations", "_meta"),
+    "resource": ("title", "description"),
+    "instructions": ("text",),
+}
 
 
 class NotCanonical(ValueError):
@@ -60,6 +68,18 @@ def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: obje
     if declared is not None:
         members["capability"] = _whole(declared)
     members["downstream_name"] = _whole(downstream_name)
+    text = b",".join(b'"%b":%b' % (key.encode(), members[key]) for key in sorted(members))
+    return hashlib.sha256(b"{%b}" % text).hexdigest()
+
+
+def item_digest(kind: str, item: Mapping[str, Raw], *, name: str) -> str:
+    """Return the digest of a prompt, resource template, resource or server's instructions: SHA-256 in hex. `kind` is a
+    key of ITEM_MEMBERS, and `name` is what the server calls the item.
+    """
+    members = {member: _whole(item[member]) for member in ITEM_MEMBERS[kind] if member in item}
+    if members.get("_meta") == b"{}":
+        del members["_meta"]
+    members[kind] = _whole(name)
     text = b",".join(b'"%b":%b' % (key.encode(), members[key]) for key in sorted(members))
     return hashlib.sha256(b"{%b}" % text).hexdigest()
 

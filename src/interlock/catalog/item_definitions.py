@@ -1,0 +1,178 @@
+"""The definitions of prompts, resource templates, resources and instructions of one link, as clients see them.
+
+What becomes of a definition that changed is decided here for every kind of item, tools included: by the setting
+`definitions` of the server, or by the rules for subservers (MCP-AX 13.1). `ItemDefinitions` applies it to the items
+that are no tools; `link_items` applies it to tools, whose calls are checked besides.
+
+A prompt or template that may not be shown is withheld. A resource is listed without the text that describes it, because
+its URI alone says what it is. Instructions that may not be shown are left out.
+"""
+
+import hashlib
+from collections.abc import Callable
+from typing import Any, Final, Literal
+
+import msgspec
+from msgspec import Raw
+
+from interlock.ax.protocol.hop_metadata import Offer
+from interlock.ax.protocol.names import WithheldName
+from interlock.catalog.routes import (
+    ADDED_NOTE,
+    CHANGED,
+    DEFINITION_KINDS,
+    SHOWN_NOTE,
+    DefinitionSnapshot,
+    DefinitionState,
+    Rulings,
+    ShownText,
+    definition_table,
+    kept_note,
+)
+from interlock.config.plan_servers import DefinitionPolicy
+from interlock.links.link import Link
+from interlock.mcp.items import Item
+from interlock.wire.jsonrpc.codec import encode_value, find_string
+
+ADDED_REASON: Final = "its server was accepted without it; accept it: interlock approvals"
+DENIED_REASON: Final = "an operator denied its definition as it now is"
+UNPROVED_REASON: Final = (
+    "its definition changed, and the authority of this registrant is not proved; accept the change: interlock approvals"
+)
+NOT_KEPT_REASON: Final = (
+    "its definition changed, and the accepted one cannot be listed in its place (denied, too long to keep, "
+    "unreadable, or of another name at the server); accept the change: interlock approvals"
+)
+
+# Of a URI in the name under which people decide about a resource; the rest is a hash.
+NAME_CHARS_MAX: Final = 200
+NAME_DIGITS: Final = 16
+
+Policy = DefinitionPolicy | Literal["withhold"]
+
+
+def policy_of(link: Link, offer: Offer, name: str, kind: str) -> Policy:
+    """Return what becomes of an item of this link when its definition changes. `name` is its name at the server.
+
+    Definitions of subservers are not kept (MCP-AX 13.1), so that one which is not accepted can only be shown or
+    withheld.
+    """
+    if offer.kind != "adopted":
+        return "notify" if offer.proved else "withhold"
+    return link.definition_policy(name, kind)
+
+
+def is_asked_about_added(link: Link, offer: Offer, policy: Policy) -> bool:
+    """Return whether a person decides about an item that a server lists after it was accepted without the item.
+
+    A subserver may register further tools at any time (MCP-AX 5.1, 13.1). Its scope and authority limit them.
+    """
+    return offer.kind == "adopted" and link.is_asked_about_added and policy != "follow"
+
+
+def is_hash(raw: Raw) -> bool:
+    """Return whether a member of a stored definition is only the hash of one that cannot be decoded."""
+    return bytes(raw).startswith(b'{"sha256":')
+
+
+def item_name(kind: str, name: str) -> str:
+    """Return the name under which people decide about an item, without the segments before it: `prompts/greet`.
+
+    A name that is long, or that a terminal might not show as it is, is shortened and made unique with a hash.
+    """
+    if len(name) > NAME_CHARS_MAX or not (name.isascii() and name.isprintable()):
+        digest = hashlib.sha256(name.encode("utf-8", "surrogatepass")).hexdigest()[:NAME_DIGITS]
+        plain = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in name)
+        name = f"{plain[:NAME_CHARS_MAX]}~{digest}"
+    return f"{DEFINITION_KINDS[kind]}/{name}"
+
+
+class ShownItem(msgspec.Struct, frozen=True):
+    """An item as clients see it, with a remark for operators if its definition is not accepted."""
+
+    item: Item
+    change: str | None = None
+
+
+class ItemDefinitions:
+    """The decision about each item of a link's lists that is no tool: what clients see of it.
+
+    `path` is the dotted path of the link. What must be remembered or asked about is collected in `seen`.
+    """
+
+    def __init__(self, link: Link, offer: Offer, rulings: Rulings, path: str) -> None:
+        self.seen: list[tuple[DefinitionSnapshot, DefinitionState]] = []
+        self.withheld: list[WithheldName] = []
+        self.unaccepted: dict[str, str] = {}  # the kinds of what no person accepted, by the names for people
+        self._link, self._offer, self._rulings, self._path = link, offer, rulings, path
+        self._waits: dict[str, frozenset[str]] = {}
+        self._accepted: dict[str, Callable[[str], Item | None]] = {}  # by table, read once an item has changed
+
+    async def take_instructions(self, text: str | None) -> ShownText:
+        """Return the instructions of the server that clients see."""
+        shown = await self.take("instructions", "instructions", {"text": Raw(encode_value(text))}) if text else None
+        return ShownText() if shown is None else ShownText(text=find_string(shown.item["text"]), change=shown.change)
+
+    async def take(self, kind: str, name: str, item: Item, inner: tuple[str, ...] = ()) -> ShownItem | None:
+        """Return what clients see of an item, or None if it is withheld.
+
+        `name` is its name or URI at the server, and `inner` are the segments below the link.
+        """
+        subject = ".".join((self._path, *inner, item_name(kind, name)))
+        table = definition_table(self._link.segment, kind)
+        policy = policy_of(self._link, self._offer, name, kind)
+        snapshot = DefinitionSnapshot(subject, name, item, None, {}, kind=kind)
+        state = self._rulings.look(table, snapshot)
+        is_followed = state is DefinitionState.CHANGED and policy == "follow"
+        is_asked = kind != "resource" and is_asked_about_added(self._link, self._offer, policy)
+        if is_followed:
+            state = DefinitionState.ACCEPTED
+        elif state is DefinitionState.ADDED and not is_asked:
+            state = DefinitionState.NEW
+        if table not in self._waits:
+            self._waits[table] = self._rulings.waits(table)
+        if state is not DefinitionState.SAME or subject in self._waits[table]:
+            self.seen.append((snapshot, state))
+        if state not in (DefinitionState.CHANGED, DefinitionState.DENIED, DefinitionState.ADDED):
+            return ShownItem(item)
+        self.unaccepted[subject] = kind
+        if policy == "notify" and state is not DefinitionState.DENIED:
+            return ShownItem(item, ADDED_NOTE if state is DefinitionState.ADDED else SHOWN_NOTE)
+        if policy == "accept" and (accepted := await self._restore(table, snapshot)) is not None:
+            return ShownItem(accepted, kept_note(self._rulings.find_restless(table, subject)))
+        return self._withhold(snapshot, _reason(state, policy))
+
+    async def _restore(self, table: str, listed: DefinitionSnapshot) -> Item | None:
+        """Return an item as it was accepted, with what its server says now of everything that the digest does not
+        cover. Return None if that is not the accepted definition of this very item, or if it was denied since.
+        """
+        if table not in self._accepted:
+            self._accepted[table] = await self._rulings.read_accepted(table)
+        members = self._accepted[table](listed.tool)
+        is_same_name = members is not None and find_string(members.get(listed.kind)) == listed.original
+        if members is None or not is_same_name or any(map(is_hash, members.values())):
+            return None
+        item: dict[str, Any] = {member: raw for member, raw in listed.item.items() if member not in listed.members}
+        item |= {member: members[member] for member in listed.members if member in members}
+        accepted = DefinitionSnapshot(listed.tool, listed.original, item, None, {}, kind=listed.kind)
+        if self._rulings.look(table, accepted) not in (DefinitionState.SAME, DefinitionState.REWORDED):
+            return None
+        listed.shown_instead = accepted.digest
+        return item
+
+    def _withhold(self, snapshot: DefinitionSnapshot, reason: str) -> ShownItem | None:
+        if snapshot.kind == "resource":
+            described = snapshot.members
+            item = {member: raw for member, raw in snapshot.item.items() if member not in described}
+            return ShownItem(item, f"it is listed without its title and description: {reason}")
+        name = snapshot.tool.removeprefix(f"{self._path}.")
+        self.withheld.append(WithheldName(name=name, reason=reason, code=CHANGED, is_tool=False))
+        return None
+
+
+def _reason(state: DefinitionState, policy: Policy) -> str:
+    if state is DefinitionState.ADDED:
+        return ADDED_REASON
+    if state is DefinitionState.DENIED:
+        return DENIED_REASON
+    return UNPROVED_REASON if policy == "withhold" else NOT_KEPT_REASON
