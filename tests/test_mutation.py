@@ -67,6 +67,8 @@ def test_conditions_statements_words_and_limits_are_changed_one_at_a_time() -> N
     assert dropped == {"x = ((b)) and c and d", "x = ((a)) and c and d"} | {
         f"x = ({kept})" for kept in ("c and d", "(a or b) and d", "(a or b) and c")
     }
+    (default,) = mutants(b"class Judge:\n    size: int = field(default=7, init=False)\n", "judge.py")
+    assert default.change == "7 -> 8"
     (option,) = mutants(b'APART = ("--unshare-net", "--", "all of it")', "judge.py")
     assert option.applied(b'APART = ("--unshare-net", "--", "all of it")') == b'APART = (*(), "--", "all of it")'
 

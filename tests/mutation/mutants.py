@@ -116,6 +116,14 @@ class _Maker(ast.NodeVisitor):
             self._drop(node)
         self.generic_visit(node)
 
+    def visit_Call(self, node: ast.Call) -> None:
+        if isinstance(node.func, ast.Name) and node.func.id == "field":  # how a class is made, not what it does
+            for keyword in node.keywords:
+                if keyword.arg == "default":
+                    self.visit(keyword.value)
+            return
+        self.generic_visit(node)
+
     def visit_keyword(self, node: ast.keyword) -> None:
         if isinstance(node.value, ast.Compare):
             self._negate(node.value)
