@@ -136,8 +136,10 @@ def _with_folders(server: ServerPlan, workspace: Path, data: Path) -> ServerPlan
     reach, replace = server.reach, msgspec.structs.replace
     if not isinstance(reach, Spawn):
         return server
-    sandbox = None if reach.sandbox is None else replace(reach.sandbox, home=data / reach.sandbox.home)
-    return replace(server, reach=replace(reach, cwd=reach.cwd or workspace, sandbox=sandbox))
+    sandbox, container = (
+        None if each is None else replace(each, home=data / each.home) for each in (reach.sandbox, reach.container)
+    )
+    return replace(server, reach=replace(reach, cwd=reach.cwd or workspace, sandbox=sandbox, container=container))
 
 
 # Device descriptions: the files `.devices/SEGMENT.toml` of the workspace, read into the plan.

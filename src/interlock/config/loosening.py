@@ -60,9 +60,10 @@ def join_signed(signed: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
     stored = {key: signed[key] for key in ("servers", "room", SECRET_USES) if isinstance(signed.get(key), dict)}
     for server in plan.servers:
         before, value = stored.get("servers", {}).get(server.segment), values["servers"][server.segment]
-        unused = "sandbox" if isinstance(server.reach, Dial) else "egress"
-        if isinstance(before, dict) and unused in before:
-            values["servers"][server.segment] = {**value, unused: before[unused]}
+        unused = ("sandbox", "container") if isinstance(server.reach, Dial) else ("egress",)
+        if isinstance(before, dict):
+            kept_limits = {name: before[name] for name in unused if name in before}
+            values["servers"][server.segment] = {**value, **kept_limits}
     return {**values, **{key: {**before, **values[key]} for key, before in stored.items()}}
 
 

@@ -13,7 +13,7 @@ is not about the guard.
 
 Signed values are kept on disk, where no secret may be written in clear text. An order whose keys may hold secrets
 therefore remembers fingerprints of items instead of the items. It can drop an item that was not signed, but not restore
-one. Everything here is values in, values out.
+one. Everything here is values in, values out, except the content of files that are compared (`FILE_CONTENT`).
 """
 
 import hashlib
@@ -91,6 +91,30 @@ def _restore_removed(signed: Any, written: Any, _: Any) -> Any:
     return (*written, *(each for each in signed if each not in present))
 
 
+def file_digest(path: Path | None) -> str:
+    """Return a digest of the content of a file, or a text that is no digest if the file cannot be read."""
+    try:
+        return "none" if path is None else f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
+    except OSError:
+        return "unreadable"
+
+
+def _remember_file(path: Path | None, _: Any) -> dict[str, str] | None:
+    return None if path is None else {"path": str(path), "content": file_digest(path)}
+
+
+def _join_files(signed: Any, written: Path | None, _: Any) -> Path | None:
+    """Return the file with the content that was signed: the written one, or the one that was signed. If neither has it,
+    return None.
+    """
+    if signed is None or written is None:
+        return None
+    if isinstance(signed, str):  # stored by a version that compared paths
+        return Path(signed)
+    content = signed["content"]
+    return next((path for path in (written, Path(signed["path"])) if file_digest(path) == content), None)
+
+
 # The key is not about the guard.
 FREE = Order("free", lambda signed, written, _: written, lambda value, _: None)
 # Every change waits. This is also the order of a key that declares none.
@@ -104,6 +128,10 @@ FALSE_IS_LOOSER = Order("false_is_looser", lambda signed, written, _: signed or 
 ADDED_IS_LOOSER = Order("added_is_looser", _drop_added, _fingerprints)
 GLOB_ADDED_IS_LOOSER = Order("glob_added_is_looser", _drop_added_globs)
 REMOVED_IS_LOOSER = Order("removed_is_looser", _restore_removed)
+
+
+# Of a file whose content others are believed by: its content waits, whatever its path is. None believes no one.
+FILE_CONTENT = Order("file_content", _join_files, _remember_file)
 
 
 def _join(order: Order, signed: Any, written: Any, whole: Any) -> Any:

@@ -33,6 +33,7 @@ from interlock.config.keys import AT_ONCE, Key, SecretPart, Section, StructTable
 from interlock.config.order import (
     ADDED_IS_LOOSER,
     ANY_CHANGE,
+    FILE_CONTENT,
     FREE,
     GLOB_ADDED_IS_LOOSER,
     LESS_IS_LOOSER,
@@ -119,12 +120,14 @@ class NodePlan(msgspec.Struct, frozen=True, kw_only=True):
         str, Text(r"[A-Za-z0-9_.-]{1,63}", "1 to 63 of the characters A-Z a-z 0-9 _ . -"), Key("office"), FREE
     ] = "default"
     listen: Annotated[Address, Listen(), Key("127.0.0.1:7411"), FREE] = Address("127.0.0.1", 7411)
-    public_url: Annotated[str | None, Url(), Key("https://mcp.example.com"), FREE] = None
+    # Access tokens that are for this address are accepted.
+    public_url: Annotated[str | None, Url(), Key("https://mcp.example.com"), ANY_CHANGE] = None
     operator_listen: Annotated[Address, Listen(), Key("127.0.0.1:7412"), FREE] = Address("127.0.0.1", 7412)
-    operator_url: Annotated[str | None, Url(), Key("https://operator.example.com"), FREE] = None
+    # Where people are sent to decide, and whose pages may call the operator endpoint.
+    operator_url: Annotated[str | None, Url(), Key("https://operator.example.com"), ANY_CHANGE] = None
     tls_cert: Annotated[Path | None, Key("tls/cert.pem"), FREE] = None
     tls_key: Annotated[Path | None, Key("tls/key.pem"), FREE] = None
-    client_ca: Annotated[Path | None, Key("tls/ca.pem"), ANY_CHANGE] = None
+    client_ca: Annotated[Path | None, Key("tls/ca.pem"), FILE_CONTENT] = None
     crl: Annotated[Path | None, Key("tls/crl.pem"), ANY_CHANGE] = None
     origins: Annotated[tuple[str, ...], Many(Origin()), Key(["https://app.example.com"]), ADDED_IS_LOOSER] = ()
     trusted_proxies: Annotated[tuple[str, ...], Many(Network()), Key(["10.0.0.0/8"]), ADDED_IS_LOOSER] = ()

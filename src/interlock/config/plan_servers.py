@@ -31,6 +31,7 @@ from interlock.config.order import (
     ADDED_IS_LOOSER,
     ANY_CHANGE,
     FALSE_IS_LOOSER,
+    FILE_CONTENT,
     FREE,
     LESS_IS_LOOSER,
     MORE_IS_LOOSER,
@@ -148,7 +149,18 @@ class Spawn(msgspec.Struct, frozen=True, kw_only=True, tag="spawn"):
     cwd: Path | None = None
     package: Package | None = None
     sandbox: SandboxPlan | None = None  # None: it may do whatever the node may
+    container: SandboxPlan | None = None  # what its container limits it to; its command begins with CONTAINER
     serves: str | None = None  # a URL of this machine where the child answers, in place of stdio: a container's port
+
+
+# What starts a container, before the options of `container_limits`.
+CONTAINER: Final = ("docker", "run", "-i", "--rm")
+
+
+def container_limits(plan: SandboxPlan) -> tuple[str, ...]:
+    """Return the options that limit a container to the files and the network of a plan."""
+    network = () if plan.egress else ("--network", "none")
+    return (*network, *(word for path in plan.write for word in ("-v", f"{path}:{path}")))
 
 
 class OAuthPlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -321,6 +333,7 @@ class _SignedServer(msgspec.Struct, frozen=True, kw_only=True):
     share: Share
     sandbox: dict[str, Any] | None
     egress: tuple[str, ...] | None
+    container: dict[str, Any] | None = None
     definitions: DefinitionPolicy = "accept"
 
 
@@ -329,11 +342,13 @@ def _remember_servers(servers: tuple[ServerPlan, ...], _: object) -> dict[str, _
 
 
 def _signed_server(server: ServerPlan) -> _SignedServer:
-    sandbox = server.reach.sandbox if isinstance(server.reach, Spawn) else None
+    sandboxes = (server.reach.sandbox, server.reach.container) if isinstance(server.reach, Spawn) else (None, None)
+    sandbox, container = (None if each is None else msgspec.to_builtins(each, enc_hook=str) for each in sandboxes)
     return _SignedServer(
         classes=server.classes,
         share=server.share,
-        sandbox=None if sandbox is None else msgspec.to_builtins(sandbox, enc_hook=str),
+        sandbox=sandbox,
+        container=container,
         egress=server.reach.egress if isinstance(server.reach, Dial) else None,
         definitions=server.definitions,
     )
@@ -353,9 +368,9 @@ def _join_server(stored: Any, written: ServerPlan) -> ServerPlan:
         signed = _SignedServer(classes={}, share=written.share, sandbox=None, egress=None)
     else:
         signed = msgspec.convert(stored, _SignedServer, from_attributes=True)
-    if isinstance(reach, Spawn) and signed.sandbox is not None:
-        sandbox = msgspec.convert(signed.sandbox, SandboxPlan, dec_hook=lambda wanted, value: wanted(value))
-        reach = msgspec.structs.replace(reach, sandbox=_join_sandboxes(sandbox, reach.sandbox))
+    if isinstance(reach, Spawn):
+        for limits in (signed.sandbox, signed.container):
+            reach = reach if limits is None else _join_limits(limits, reach)
     elif isinstance(reach, Dial) and signed.egress is not None:
         allowed = signed.egress
         hosts = allowed if reach.egress is None else tuple(each for each in reach.egress if each in allowed)
@@ -367,6 +382,19 @@ def _join_server(stored: Any, written: ServerPlan) -> ServerPlan:
         share=_SHARES.join(signed.share, written.share, written),
         definitions=_POLICIES.join(signed.definitions, written.definitions, written),
     )
+
+
+def _join_limits(stored: dict[str, Any], reach: Spawn) -> Spawn:
+    """Return a program with the limits of the sandbox or container in which it was signed. In a container, they are
+    options of the container, and otherwise those of a sandbox.
+    """
+    signed = msgspec.convert(stored, SandboxPlan, dec_hook=lambda wanted, value: wanted(value))
+    written = reach.container
+    joined = _join_sandboxes(signed, reach.sandbox if written is None else written)
+    if written is None:
+        return msgspec.structs.replace(reach, sandbox=joined)
+    rest = reach.command[len(CONTAINER) + len(container_limits(written)) :]
+    return msgspec.structs.replace(reach, container=joined, command=(*CONTAINER, *container_limits(joined), *rest))
 
 
 def _join_sandboxes(signed: SandboxPlan, written: SandboxPlan | None) -> SandboxPlan:
@@ -456,7 +484,7 @@ class DriversPlan(msgspec.Struct, frozen=True, kw_only=True):
         dict[str, DefinitionPolicy], _DEFINITIONS, Key({"files-mcp": "notify"}), table(_POLICIES, "accept")
     ] = {}
     insecure_hosts: Annotated[tuple[str, ...], Many(_HOST), Key(["mcp.lan"]), ADDED_IS_LOOSER] = ()
-    ca_file: Annotated[Path | None, Key("tls/company-ca.pem"), ANY_CHANGE] = None
+    ca_file: Annotated[Path | None, Key("tls/company-ca.pem"), FILE_CONTENT] = None
     region: Annotated[str | None, _REGION, Key("EU"), ANY_CHANGE] = None
     policy: Annotated[
         PolicyPlan,

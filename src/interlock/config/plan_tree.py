@@ -9,7 +9,7 @@ import msgspec
 from interlock.ax.protocol.capability import PRIVATE_CLASS
 from interlock.config.addresses import SocketUrl
 from interlock.config.keys import AT_ONCE, Key, SecretPart, StructTable
-from interlock.config.order import ADDED_IS_LOOSER, ANY_CHANGE, FREE, Order, fingerprint, ranked
+from interlock.config.order import ADDED_IS_LOOSER, ANY_CHANGE, FREE, Order, file_digest, fingerprint, ranked
 from interlock.config.plan_servers import ENVIRONMENT, MONTH_S
 from interlock.config.problems import At
 from interlock.config.value_types import SECRET_REFERENCE, CommandLine, Many, Seconds, Segment, Table, Text, Whole
@@ -69,6 +69,20 @@ _PARENTS: Final = Many(
 )
 
 
+def _parent_print(parent: ParentPlan) -> str:
+    """Return the fingerprint of a parent, which includes the content of the CA certificates that it is believed by."""
+    return fingerprint(parent if parent.ca_file is None else (parent, file_digest(parent.ca_file)))
+
+
+def _drop_added_parents(signed: list[str], written: tuple[ParentPlan, ...], _: object) -> tuple[ParentPlan, ...]:
+    return tuple(each for each in written if _parent_print(each) in signed)
+
+
+_PARENT_ORDER: Final = Order(
+    "added_is_looser", _drop_added_parents, lambda parents, _: [_parent_print(each) for each in parents]
+)
+
+
 class ChildPlan(msgspec.Struct, frozen=True, kw_only=True):
     """A subserver that the node starts as a child process, and that registers with the node over stdio."""
 
@@ -107,7 +121,7 @@ class AxPlan(msgspec.Struct, frozen=True, kw_only=True):
         _PARENTS,
         Key([{"url": "wss://hub.example.com/ax", "segment": "edge"}]),
         AT_ONCE,
-        ADDED_IS_LOOSER,
+        _PARENT_ORDER,
     ] = ()
     children: Annotated[
         tuple[ChildPlan, ...],

@@ -28,7 +28,7 @@ from interlock.config.plan import (
     Spawn,
     ToolRule,
 )
-from interlock.config.plan_servers import REACHES, ServerSettings, ToolCapability
+from interlock.config.plan_servers import CONTAINER, REACHES, ServerSettings, ToolCapability, container_limits
 from interlock.config.problems import WRONG, At, WrongValue, nearest, quoted_word, type_word
 from interlock.config.schema import SERVER_KEYS, TOP, TRANSPORTS, sections
 from interlock.config.toml_text import toml_text
@@ -333,12 +333,16 @@ def _spawn_plan(segment: str, reach: str, values: dict[str, Any]) -> Spawn:
         case "pypi":
             package = Package(registry="pypi", name=values["pypi"])
         case "docker":
-            mounts = (word for path in values.get("files", ()) for word in ("-v", f"{path}:{path}"))
-            limits = ("--network", "none", *mounts) if is_confined else ()
+            container = SandboxPlan(
+                home=Path(HOMES) / segment,
+                write=values.get("files", ()),
+                egress=() if is_confined else ("*",),
+                any_program=True,
+            )
             # Arguments carry only the names of variables, because other users of the machine could read the values.
             variables = (word for name in env for word in ("-e", name))
-            command = ("docker", "run", "-i", "--rm", *limits, *variables, values["docker"], *command)
-            return Spawn(command=command, env=env)
+            command = (*CONTAINER, *container_limits(container), *variables, values["docker"], *command)
+            return Spawn(command=command, env=env, container=container)
     sandbox = SandboxPlan(
         home=Path(HOMES) / segment,
         write=values.get("files", ()),

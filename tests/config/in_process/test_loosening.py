@@ -21,7 +21,7 @@ from interlock.config.loosening import (
     signed_values,
 )
 from interlock.config.order import find_order, orders_of
-from interlock.config.plan import Plan
+from interlock.config.plan import Plan, Spawn
 from interlock.config.schema import full_plan
 
 # What lets through more, and what lets through less, than the line before.
@@ -71,6 +71,11 @@ CHANGES = [
     ('[servers.a]\ncommand = "a"\negress = []', '[servers.a]\ncommand = "a"'),
     ('[servers.a]\ncommand = "a"\negress = []', '[servers.a]\ncommand = "a"\negress = ["example.com"]'),
     ('[servers.a]\ncommand = "a"\nfiles = []', '[servers.a]\ncommand = "a"\nfiles = ["/srv"]'),
+    ('[servers.a]\ndocker = "i"\negress = []', '[servers.a]\ndocker = "i"'),
+    ('[servers.a]\ndocker = "i"\nfiles = []', '[servers.a]\ndocker = "i"\nfiles = ["/srv"]'),
+    ('[servers.a]\ndocker = "i"\negress = []', '[servers.a]\ncommand = "i"'),
+    ('[servers.a]\ndocker = "i"', '[servers.a]\ncommand = "i"'),
+    ('[servers.a]\ndocker = "i"\negress = []', '[servers.a]\nnpm = "i"\nfiles = ["/srv"]'),
     ('[rooms]\nmode = "restricted"', '[rooms]\nmode = "open"'),
     ('[[room]]\ntopic = "yard"', '[[room]]\ntopic = "yard"\nmode = "open"'),
     ('[[room]]\ntopic = "yard"\nfull = []', '[[room]]\ntopic = "yard"\nfull = ["client:eve"]'),
@@ -182,6 +187,85 @@ def test_a_server_that_is_reached_in_another_way_meanwhile_keeps_its_sandbox(pro
     assert hold_back(signed, free).servers[0].reach != free.servers[0].reach
     # What an approver signs counts.
     assert hold_back(join_signed(signed, free), free) == free
+
+
+@pytest.mark.req("AX-11.N-1")
+def test_a_container_keeps_its_limits_and_a_program_in_its_place_gets_them(project: Project) -> None:
+    signed = stored(project.load('[servers.a]\ndocker = "i"\nargs = ["x"]\negress = []\nfiles = ["/srv/a"]').plan)
+
+    def reach(text: str) -> Spawn:
+        held = hold_back(signed, project.load(f"[servers.a]\n{text}").plan).servers[0].reach
+        assert isinstance(held, Spawn)
+        return held
+
+    limits = ("docker", "run", "-i", "--rm", "--network", "none")
+    other = reach('docker = "j"\nargs = ["y"]\nfiles = ["/srv/a", "/srv/b"]')
+    assert other.command == (*limits, "-v", "/srv/a:/srv/a", "j", "y")
+    assert reach('docker = "j"').command == (*limits, "j")
+    program = reach('command = "i"').sandbox
+    assert program is not None
+    assert (program.egress, program.write, program.from_arguments) == ((), (Path("/srv/a"),), False)
+    # A container that was reached in another way meanwhile is no new one.
+    remote = project.load('[servers.a]\nurl = "http://127.0.0.1:1/mcp"').plan
+    signed = join_signed(signed, hold_back(signed, remote))
+    assert reach('docker = "i"').command == (*limits, "i")
+    # What an approver signs counts.
+    free = project.load('[servers.a]\ncommand = "i"').plan
+    assert hold_back(join_signed(signed, free), free) == free
+
+
+TRUSTED_FILES = {
+    "client_ca": '[node]\nclient_ca = "ca.pem"\ntls_cert = "c.pem"\ntls_key = "k.pem"',
+    "ca_file": '[drivers]\nca_file = "ca.pem"',
+}
+
+
+@pytest.mark.req("AX-11.N-1")
+@pytest.mark.parametrize("key", TRUSTED_FILES)
+def test_a_file_of_authorities_is_compared_by_its_content(project: Project, key: str) -> None:
+    def plan(name: str = "ca.pem") -> Plan:
+        return project.load(TRUSTED_FILES[key].replace("ca.pem", name)).plan
+
+    def value(plan: Plan) -> Path | None:
+        return plan.node.client_ca if key == "client_ca" else plan.drivers.ca_file
+
+    ours, other = project.folder / "ca.pem", project.folder / "other.pem"
+    ours.write_text("ours")
+    other.write_text("theirs")
+    signed = stored(plan())
+    assert hold_back(signed, plan()) == plan()
+    assert value(hold_back(signed, plan("other.pem"))) == ours
+    assert value(hold_back(signed, project.load("").plan)) is None  # fewer are believed
+    other.write_text("ours")
+    assert hold_back(signed, plan("other.pem")) == plan("other.pem")  # the same authorities at another place
+    ours.write_text("theirs")
+    held = hold_back(signed, plan())
+    assert value(held) is None
+    assert any(f"{key}: (nothing)" in line for line in describe_loosening(held, plan()))
+    assert hold_back(stored(plan()), plan()) == plan()
+    ours.unlink()
+    assert value(hold_back(signed, plan())) is None
+    assert value(hold_back(stored(project.load("").plan), plan("other.pem"))) is None
+
+
+@pytest.mark.req("AX-11.N-1")
+def test_a_parent_is_another_one_with_other_authorities(project: Project) -> None:
+    ours = project.folder / "ca.pem"
+    ours.write_text("ours")
+    text = '[[ax.parents]]\nurl = "wss://hub.example.com/ax"\nsegment = "edge"\nca_file = "ca.pem"'
+    signed = stored(project.load(text).plan)
+    assert hold_back(signed, project.load(text).plan) == project.load(text).plan
+    ours.write_text("theirs")
+    assert hold_back(signed, project.load(text).plan).ax.parents == ()
+
+
+@pytest.mark.req("AX-11.N-1")
+@pytest.mark.parametrize("key", ["public_url", "operator_url"])
+def test_the_addresses_that_tokens_are_for_and_that_people_decide_at_wait(project: Project, key: str) -> None:
+    before = project.load(f'[node]\n{key} = "https://a.example.com"').plan
+    after = project.load(f'[node]\n{key} = "https://b.example.com"').plan
+    assert hold_back(stored(before), after) == before
+    assert hold_back(stored(project.load("").plan), after) == project.load("").plan
 
 
 def test_a_subserver_with_an_entry_and_a_client_are_limited_at_once(project: Project) -> None:
