@@ -7,6 +7,9 @@ clients see the accepted definition, which `read_accepted` gives; the catalog de
 than was accepted before (`confirmation.claims`), the accepted claims hold until a person agrees. When a tool returns to
 its accepted definition, the approval stays in the inbox, so that a person sees what the server tried.
 
+Prompts, resource templates, resources and instructions of servers are kept and asked about in the same way, each kind
+of a link in a table of its own. Once a table is stored, what is listed besides waits as new.
+
 The work has two halves, because the catalog prepares lists on the event loop and must not wait for the disk:
 
 - `look` is called for each tool while a list is prepared. It compares fingerprints in memory and says what the catalog
@@ -256,6 +259,7 @@ class Definitions(Rulings, DecisionReceiver):
                 return DefinitionState.DENIED
         accepted = self._find_known(table, snapshot.tool)
         if accepted is None:
+            # AX-11.N-14: what a server lists later waits
             return DefinitionState.NEW if self._is_accepted_otherwise(table, snapshot) else DefinitionState.ADDED
         is_same = accepted.fingerprint == snapshot.fingerprint
         if not is_same and accepted.digest != snapshot.digest and self.rulings.find(snapshot.tool, snapshot.digest):
@@ -373,7 +377,7 @@ class Definitions(Rulings, DecisionReceiver):
             await self._write(table, definitions, latest.listed_count)
         waiting = (DefinitionState.CHANGED, DefinitionState.ADDED)
         changed = {tool: snapshot for tool, (snapshot, look) in latest.looks.items() if look in waiting}
-        # One question about a definition with restless keys stays, whatever value it shows.
+        # AX-11.N-16: one question about a definition with restless keys stays, whatever value it shows.
         pending = {approval.tool for approval in self._inbox.waiting_definitions() if approval.target == table}
         settled = {tool for tool in changed if self._is_restless(table, changed[tool]) and tool in pending}
         await self._void_outdated(table, {tool: seen for tool, seen in changed.items() if tool not in settled})
@@ -395,6 +399,7 @@ class Definitions(Rulings, DecisionReceiver):
         asking = [
             snapshot
             for snapshot in asking
+            # AX-11.N-16: no further value of a restless key is asked about.
             if snapshot.tool in wanted or not self._differs_restlessly(table, snapshot, before.get(snapshot.tool))
         ]
         most = WAITING_RESOURCES_MAX if _is_of_resources(table) else WAITING_MAX

@@ -138,6 +138,7 @@ class ItemDefinitions:
         self.unaccepted[subject] = kind
         if policy == "notify" and state is not DefinitionState.DENIED:
             return ShownItem(item, ADDED_NOTE if state is DefinitionState.ADDED else SHOWN_NOTE)
+        # AX-11.N-15: clients see what was accepted
         if policy == "accept" and (accepted := await self._restore(table, snapshot)) is not None:
             return ShownItem(accepted, kept_note(self._rulings.find_restless(table, subject)))
         return self._withhold(snapshot, _reason(state, policy))
