@@ -92,8 +92,8 @@ class Listen(ValueType, frozen=True):
 
 
 def _find_host(six: str | None, name: str | None) -> str | None:
-    """Return the host of an address in a form that can be compared, or None if it is malformed. Either `six`, an IPv6
-    address, or `name` is given.
+    """Return the host of an address in a normalised form, or None if it is malformed. The host is either `six`, an IPv6
+    address, or `name`, a host name or IPv4 address.
     """
     try:
         if six is not None:

@@ -140,7 +140,7 @@ def _check_aql_profile(settings: Settings) -> None:
 
 
 def _check_issuers_apart(settings: Settings, auth: AuthPlan) -> None:
-    """Report authorization servers that cannot be told apart, for example because they have the same name."""
+    """Report two authorization servers with the same name or URL, and more than one with an introspection URL."""
     at = settings.place("auth.issuers")
     if at is None:
         return
@@ -238,7 +238,9 @@ def _check_data_folder(settings: Settings, workspace: Path, data: Path, findings
 
 
 def _check_packages_folder(settings: Settings, workspace: Path) -> None:
-    """Report a folder of packages that holds the workspace or lies in it, where servers could write what others run."""
+    """Report a folder for packages that contains the workspace or is inside it. Servers could then change programs that
+    other servers run.
+    """
     packages = settings.top.get("packages")
     at = settings.place("packages")
     if packages is None or at is None:
@@ -248,7 +250,9 @@ def _check_packages_folder(settings: Settings, workspace: Path) -> None:
 
 
 def check_names(settings: Settings) -> None:
-    """Warn of tools whose names collide, because the node withholds all of them (MCP-AX 3.2, our rule)."""
+    """Warn of tools whose qualified names are the same, because the node then offers none of these
+    tools (MCP-AX 3.2).
+    """
     root = settings.value("ax.root_segment")
     above = (root,) if root else ()
     written: dict[str, At] = {}

@@ -32,7 +32,7 @@ def differences(old: Plan, new: Plan) -> tuple[str, ...]:
 
 
 def as_written(key: str) -> str:
-    """Return a key of the plan as a configuration file has it, for example [[tool]] for `tools`."""
+    """Return the name of a plan's key as it is written in a configuration file, for example [[tool]] for `tools`."""
     names = (each.name for each in sections().values() if each.shape == "list" and each.field == key)
     return next((f"[[{name}]]" for name in names), key)
 
@@ -43,7 +43,7 @@ def section_of(key: str) -> str:
 
 
 def without(new: Plan, keys: tuple[str, ...], old: Plan) -> Plan:
-    """Return the new plan, in which these keys have their values of the old plan."""
+    """Return a copy of the new plan in which the values of `keys` are replaced by those of the old plan."""
     for key in keys:
         section, _, name = key.partition(".")
         if name:

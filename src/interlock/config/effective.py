@@ -75,7 +75,7 @@ def _plain(value: Any) -> Any:
 
 
 def _masked(value: Any, secret: SecretPart) -> Any:
-    """Return a value with its secret part masked."""
+    """Return a value with its secret part replaced by a mask. `secret` says which part that is."""
     if value is None:
         return None
     match secret:

@@ -51,8 +51,8 @@ class SecretPart(enum.Enum):
 
 
 class TakesEffect(enum.Enum):
-    """The moment at which a changed section or key takes effect in a running node. Without this mark, it is the next
-    start.
+    """A mark of sections and keys that take effect in a running node when they change. Without this mark, a change
+    takes effect at the next start.
     """
 
     AT_ONCE = enum.auto()

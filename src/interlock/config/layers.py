@@ -175,8 +175,8 @@ def _text_layer(settings: dict[KeyPath, tuple[str, str]], here: Path, findings: 
 
 
 def _bare_form(path: KeyPath) -> tuple[Literal["text", "toml", "either"], Any]:
-    """Return how text from a variable or flag is read for this key: as text, as TOML or as either. Also return an
-    example of a value.
+    """Return how the text of an environment variable or a flag is read for this key: as plain text, as TOML, or as
+    either. Also return an example value.
     """
     name = str(path[0])
     section = sections().get(name)

@@ -47,7 +47,8 @@ class Loaded(msgspec.Struct, frozen=True, kw_only=True):
 def load(
     path: Path | None, env: Mapping[str, str], flags: Mapping[str, str], *, starting: bool = True, lenient: bool = False
 ) -> Loaded:
-    """Read the configuration of a node. Raise ConfigInvalid, which has every problem, if it cannot be used.
+    """Read the configuration of a node from its files, environment variables and flags. Raise ConfigInvalid with all
+    problems if the configuration cannot be used.
 
     `flags` maps dotted keys to text: {"data": "...", "node.listen": "..."}. If `starting` is False, the plan is not
     used to start a node, so environment variables that only a running node needs may be missing. With `lenient`, a
@@ -233,7 +234,9 @@ def _read(file: Path, settings: Settings, around: ConfigContext, findings: Findi
 
 
 def _read_leniently(file: Path, settings: Settings, around: ConfigContext, findings: Findings) -> DevicePlan | None:
-    """Read the description of a device. If it is wrong, warn of that, and return the device as one that has failed."""
+    """Read the description of a device. Report its problems only as warnings, and return a device that is marked as
+    faulty. Return None if the name of the file cannot be used for a device.
+    """
     own = Findings()
     read = _read(file, settings, around, own)
     problems = own.problems()

@@ -25,7 +25,8 @@ SECRET_USES: Final = "withheld_secrets"  # noqa: S105  (the name of a field)
 
 
 def ordered_keys(plan: type[Plan]) -> Iterator[tuple[str, str | None, Order, Any]]:
-    """Yield each key of a plan, as the field of its section, its own field, its order and its type.
+    """Yield each key of a plan: the name of its section, its name in the section, the order of its values from strict
+    to loose, and its type.
 
     A section that declares one order for all of its keys, and one that is a list, is one key, without a field.
     """
@@ -41,7 +42,9 @@ def ordered_keys(plan: type[Plan]) -> Iterator[tuple[str, str | None, Order, Any
 
 
 def signed_values(plan: Plan) -> dict[str, Any]:
-    """Return what is stored of a signed plan: JSON values by dotted key, without secrets."""
+    """Return the values of a plan that are stored when a person signs the plan: JSON values by dotted key, without
+    secrets.
+    """
     values = {}
     for section, key, order, _ in ordered_keys(type(plan)):
         if order is not FREE:
@@ -51,7 +54,8 @@ def signed_values(plan: Plan) -> dict[str, Any]:
 
 
 def join_signed(signed: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
-    """Return what is stored once this plan counts as signed.
+    """Return the values to store when a person signs this plan. They are combined with the values of the last signed
+    plan.
 
     Servers, rooms and uses of secrets that are gone keep their values: an entry that is removed and written again is no
     new one. A server that is reached in another way keeps what limited the former way.
@@ -68,19 +72,22 @@ def join_signed(signed: Mapping[str, Any], plan: Plan) -> dict[str, Any]:
 
 
 def join_bindings(signed: Mapping[str, Any], bindings: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the signed values, with further uses of secrets that are confirmed."""
+    """Return the signed values of a configuration, with `bindings` added to the uses of secrets that count as
+    confirmed.
+    """
     uses = signed.get(SECRET_USES)
     return {**signed} if uses is None else {**signed, SECRET_USES: {**uses, **bindings}}
 
 
 def withhold_secrets(signed: Mapping[str, Any], written: Plan) -> Plan:
-    """Return the written plan, in which all counts except uses of stored secrets that no person confirmed."""
+    """Return the written plan, without those uses of stored secrets that no person has confirmed."""
     confirmed = _signed_value(signed, SECRET_USES, None, SECRETS, dict, written)
     return msgspec.structs.replace(written, withheld_secrets=SECRETS.join(confirmed, (), written))
 
 
 def hold_back(signed: Mapping[str, Any], written: Plan) -> Plan:
-    """Return the written plan with the signed values of all keys in which the written plan is looser.
+    """Return the plan that may take effect before a person signs the written one. Each key that is looser than when it
+    was last signed keeps its signed value.
 
     A key that is new since the plan was signed counts as signed with its default, and so does a stored value that can
     no longer be read.
@@ -122,7 +129,8 @@ def _dotted(section: str, key: str | None) -> str:
 
 
 def describe_loosening(held: Plan, written: Plan) -> tuple[str, ...]:
-    """Return lines for each value of the written plan that does not count yet, with the value that counts instead.
+    """Return lines that compare the configuration in effect (`held`) with the written one, in which some values wait
+    for a signature. A person reads them before signing.
 
     Secrets are masked. Nothing is cut off, because a person signs all of it: a long line continues in further ones.
     """
@@ -137,14 +145,16 @@ def describe_loosening(held: Plan, written: Plan) -> tuple[str, ...]:
 
 
 def _folded(line: str) -> Iterator[str]:
-    """Yield a line, in parts if it is long."""
+    """Split a line into parts of at most LINE_CHARS_MAX characters."""
     yield line[:LINE_CHARS_MAX]
     for start in range(LINE_CHARS_MAX, len(line), LINE_CHARS_MAX):
         yield f"... {line[start : start + LINE_CHARS_MAX]}"
 
 
 def limit_lines(lines: tuple[str, ...], lines_max: int) -> tuple[str, ...]:
-    """Return at most so many lines. If some are left out, the first line says so."""
+    """Return at most `lines_max` lines. If lines are left out, the first line gives their number and advises against
+    signing.
+    """
     left = len(lines) - lines_max + 1
     if left <= 1:
         return lines
@@ -152,7 +162,9 @@ def limit_lines(lines: tuple[str, ...], lines_max: int) -> tuple[str, ...]:
 
 
 def _receivers(held: Plan, written: Plan) -> Iterator[str]:
-    """Yield where channels that do not count yet would send to. The person who signs has to see that in full."""
+    """Describe the full address of each notification channel that is configured but not yet signed, for the person who
+    signs the configuration.
+    """
     plan = written.approvals
     for channel in plan.channels:
         if channel in held.approvals.channels:
@@ -167,7 +179,9 @@ def _receivers(held: Plan, written: Plan) -> Iterator[str]:
 
 
 def _programs(held: Plan, written: Plan) -> Iterator[str]:
-    """Yield all of a long command that would get a secret. The use of the secret shows only its beginning."""
+    """Describe the full command of each program that would get a secret, if the line about the secret shows only the
+    beginning of the command.
+    """
     programs = {use.segment for use in held.withheld_secrets if use.target.endswith(CUT)}
     for server in written.servers:
         if server.segment in programs and isinstance(server.reach, Spawn):
@@ -185,8 +199,8 @@ def _shown_command(words: tuple[str, ...]) -> str:
 
 
 def _devices(held: Plan, written: Plan) -> Iterator[str]:
-    """Yield what the person who signs has to see of each device that is new or changed: where it is, which secret it
-    names, its tools, and what changed.
+    """Describe each new or changed device for the person who signs the configuration: its location, the secrets that it
+    gets, its tools, and what has changed.
     """
     before = {device.segment: device for device in held.devices.described}
     for device in written.devices.described:

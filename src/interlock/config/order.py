@@ -31,7 +31,8 @@ Join = Callable[[Any, Any, Any], Any]
 
 @dataclass(frozen=True)
 class Order:
-    """The order of a key's values.
+    """The rule by which two values of a key are compared as stricter or looser. A looser value takes effect only after
+    a person has signed it.
 
     `remember` computes what is kept of a signed value, which `join` then gets. Without it, the value itself is kept.
     """
@@ -44,17 +45,19 @@ class Order:
 
 
 def fingerprint(value: Any) -> str:
-    """Return a digest of a configured value, which reveals nothing of secrets in it."""
+    """Return a SHA-256 digest of a configured value."""
     return hashlib.sha256(msgspec.json.encode(value, enc_hook=str, order="deterministic")).hexdigest()
 
 
 def _join_limits(signed: Any, written: Any, _: Any) -> Any:
-    """Return the smaller limit. None is no limit."""
+    """Return the smaller of two limits, because lower limits are stricter. None means no limit."""
     return signed if written is None else written if signed is None else min(signed, written)
 
 
 def _join_costs(signed: Any, written: Any, _: Any) -> Any:
-    """Return the larger number. None leaves the number to something else, and waits."""
+    """Return the larger of two costs, because higher costs are stricter. If one of them is None, return the signed
+    cost.
+    """
     return signed if written is None or signed is None else max(signed, written)
 
 
@@ -63,7 +66,7 @@ def _fingerprints(value: Any, _: Any) -> list[str]:
 
 
 def _drop_added(signed: Any, written: Any, _: Any) -> Any:
-    """Return the written items that were signed as well."""
+    """Return the written items without those that are not signed. `signed` holds fingerprints of the signed items."""
     signed = frozenset(signed)
     if isinstance(written, Mapping):
         return {name: each for name, each in written.items() if fingerprint((name, each)) in signed}
@@ -71,7 +74,7 @@ def _drop_added(signed: Any, written: Any, _: Any) -> Any:
 
 
 def _drop_added_globs(signed: Any, written: Any, _: Any) -> Any:
-    """Return the written globs whose every match is also matched by a signed glob."""
+    """Return those written globs that match nothing beyond what the signed globs match."""
     exact = frozenset(signed)
     prefixes = {each[:-1] for each in exact if each.endswith("*") and not _SPECIAL.intersection(each[:-1])}
     lengths = {len(each) for each in prefixes}
@@ -86,7 +89,7 @@ _SPECIAL = frozenset("*?[]")
 
 
 def _restore_removed(signed: Any, written: Any, _: Any) -> Any:
-    """Return the written items, followed by those that were signed and are no longer written."""
+    """Return the written items, followed by the signed items that are missing among them."""
     present = frozenset(written)
     return (*written, *(each for each in signed if each not in present))
 
@@ -135,12 +138,16 @@ FILE_CONTENT = Order("file_content", _join_files, _remember_file)
 
 
 def _join(order: Order, signed: Any, written: Any, whole: Any) -> Any:
-    """Join two parts of larger values, for which nothing was stored separately."""
+    """Combine the signed and the written form of a value that is part of a larger value. `whole` is the written larger
+    value.
+    """
     return order.join(signed if order.remember is None else order.remember(signed, whole), written, whole)
 
 
 def ranked(*values: Any) -> Order:
-    """Return the order of a choice whose values are listed from strict to loose. Values beside the list wait."""
+    """Return the order for a key with these values, listed from strict to loose. A change from or to another value
+    takes effect only after a signature.
+    """
 
     def join(signed: Any, written: Any, _: Any) -> Any:
         if signed not in values or written not in values:
@@ -151,7 +158,9 @@ def ranked(*values: Any) -> Order:
 
 
 def if_set(order: Order) -> Order:
-    """Return the order of a key that inherits a value while it is None. Setting or clearing it waits."""
+    """Return the order for a key that inherits its value while it is None. Changes from or to None take effect only
+    after a signature.
+    """
 
     def join(signed: Any, written: Any, whole: Any) -> Any:
         return signed if signed is None or written is None else _join(order, signed, written, whole)
@@ -160,7 +169,9 @@ def if_set(order: Order) -> Order:
 
 
 def join_structs(signed: Any, written: Any, orders: Mapping[str, Order]) -> Any:
-    """Join two structs of one type field by field. Fields without an order wait. None was never written, or waits."""
+    """Combine a signed and a written struct of the same type, field by field. A field without an order keeps its signed
+    value, and so does the whole struct if either is None.
+    """
     if signed is None or written is None or type(signed) is not type(written):
         return signed
     joined = {
@@ -172,7 +183,9 @@ def join_structs(signed: Any, written: Any, orders: Mapping[str, Order]) -> Any:
 
 
 def fields(**orders: Order) -> Order:
-    """Return the order of a struct by the orders of its fields. A struct that holds secrets needs `ADDED_IS_LOOSER`."""
+    """Return the order for a struct type, made from an order for each field. If the struct contains secrets, use
+    `ADDED_IS_LOOSER` instead.
+    """
     return Order("fields", lambda signed, written, _: join_structs(signed, written, orders), parts=orders)
 
 
@@ -189,12 +202,14 @@ def orders_of(struct: type[msgspec.Struct]) -> dict[str, Order]:
 
 
 def declared_fields(struct: type[msgspec.Struct]) -> Order:
-    """Return the order of a struct whose fields declare their orders themselves."""
+    """Return the order for a struct type, made from the orders that are declared on its fields."""
     return fields(**orders_of(struct))
 
 
 def table(order: Order, absent: Any) -> Order:
-    """Return the order of a table by the order of its values. A name that is missing counts as `absent`."""
+    """Return the order for a table whose values all have the same order. A missing name counts as
+    the value `absent`.
+    """
 
     def join(signed: Any, written: Any, whole: Any) -> Any:
         names = (*written, *(each for each in signed if each not in written))
@@ -211,7 +226,7 @@ def table(order: Order, absent: Any) -> Order:
 def first_match(
     identity: str, order: Order, absent: Callable[[Any], Any], unadded: Callable[[Any], Any] | None = None
 ) -> Order:
-    """Return the order of a list in which the first entry that matches applies.
+    """Return the order for a list of rules of which the first matching one applies.
 
     Entries with the same `identity` at the same position are joined. Further entries at the end are joined with
     `absent(entry)`, which is what holds without the entry. If entries were inserted, removed or moved in any other way,
@@ -236,13 +251,15 @@ def first_match(
 
 
 def to_stored(order: Order, value: Any, whole: Any) -> Any:
-    """Return what is stored of a signed value, as JSON values."""
+    """Convert a value of a signed plan to the JSON value that is stored for it."""
     remembered = value if order.remember is None else order.remember(value, whole)
     return msgspec.to_builtins(remembered, enc_hook=str)
 
 
 def from_stored(order: Order, stored: Any, type_: Any) -> Any:
-    """Return the value that `join` gets for a stored one. Raise msgspec.ValidationError if it has another type now."""
+    """Convert a stored signed value to the form that `order.join` takes. Raise msgspec.ValidationError if the value no
+    longer has the type of its key.
+    """
     if order.remember is not None:
         return stored
     return msgspec.convert(stored, type_, dec_hook=lambda wanted, value: Path(value) if wanted is Path else value)

@@ -187,7 +187,9 @@ class AuthPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _join_rule_budgets(signed: BudgetLimits | None, written: BudgetLimits | None, rule: "AccessRule") -> Any:
-    """Return the smaller limits. For a subserver they replace those of [budget], so that setting one waits."""
+    """Return the stricter of two limits in an [[access]] entry. A new limit for a subserver takes effect only after a
+    signature, because it replaces the limits of [budget].
+    """
     if written is None or _is_for_clients(rule):
         return CALLS.join(signed, written, rule)
     return SET_CALLS.join(signed, written, rule)
@@ -239,13 +241,13 @@ class AccessRule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _is_for_clients(rule: AccessRule) -> bool:
-    """Return whether an entry is for no subserver."""
+    """Return whether an [[access]] entry applies only to clients and to no subserver."""
     return all(who.startswith(_CLIENTS) for who in rule.who)
 
 
 def _without_added_rule(rule: AccessRule) -> AccessRule | None:
-    """Return the least that holds without an entry: a subserver may read then, and a certificate or a user of this
-    machine that no entry names may not register at all.
+    """Return the least access that the principals of a new entry have without the entry. Return None if they cannot
+    register without it: a certificate or a user of this machine.
     """
     if any(who.startswith(("certificate:", "uid:")) for who in rule.who):
         return None
@@ -289,7 +291,9 @@ def _keys(anchor: AnchorPlan) -> str:
 
 
 def _join_anchors(signed: dict[str, list[Any]], written: tuple[AnchorPlan, ...], _: object) -> tuple[AnchorPlan, ...]:
-    """Return the anchors with the DNS names that were signed for the same keys."""
+    """Return the written anchors. Each keeps only those DNS names that were signed for it together
+    with the same keys.
+    """
     names = {
         each.name: spoken
         for each in written
@@ -358,7 +362,9 @@ def _remember_channels(channels: tuple[Channel, ...], approvals: "ApprovalsPlan"
 def _join_channels(
     signed: dict[str, str], written: tuple[Channel, ...], approvals: "ApprovalsPlan"
 ) -> tuple[Channel, ...]:
-    """Return the channels whose receiver was signed, and those that never show a verification code."""
+    """Return the written notification channels that have the same receiver as when they were signed, or that never show
+    a verification code.
+    """
     present = _remember_channels(written, approvals)
     return tuple(each for each in written if each in _SHOWS_NO_CODE or signed.get(each) == present[each])
 
@@ -406,7 +412,7 @@ class ApprovalsPlan(msgspec.Struct, frozen=True, kw_only=True):
     smtp_to: Annotated[tuple[str, ...], Many(_MAIL_ADDRESS), Key(["ops@example.com"]), FREE] = ()
 
     def receiver(self, channel: Channel) -> tuple[Any, ...]:
-        """Return where a channel sends to, as it is configured."""
+        """Return the settings that say where a notification channel sends its messages."""
         prefix = {"command": "command", "webhook": "webhook_", "smtp": "smtp_"}.get(channel, "-")
         return tuple(getattr(self, name) for name in self.__struct_fields__ if name.startswith(prefix))
 

@@ -329,14 +329,14 @@ class RoomPlan(msgspec.Struct, frozen=True, kw_only=True):
     written: dict[str, Any] = {}
 
     def settings(self, rooms: RoomsPlan) -> RoomSettings:
-        """Return the settings of this room: those of its entry, and the settings for all rooms where the entry has
-        none.
+        """Return the settings of this room: the values in its [[room]] entry, completed with the settings for all
+        rooms.
         """
         return room_settings(rooms, self.written)
 
 
 def room_settings(rooms: RoomsPlan, written: dict[str, Any]) -> RoomSettings:
-    """Return the settings of a room: those in `written`, and the settings for all rooms where it has none."""
+    """Return the settings of a room: the values in `written`, completed with the settings for all rooms."""
     fields = {field.name: getattr(rooms, field.name) for field in msgspec.structs.fields(RoomSettings)}
     fields |= written
     fields["extra_kinds"] = {kind: Privilege(least) for kind, least in fields["extra_kinds"].items()}
@@ -376,7 +376,9 @@ _ROOMS_ORDERS: Final = {**_ROOM_ORDERS, "auto_create": TRUE_IS_LOOSER}
 
 
 def _join_settings(signed: Any, written: Any, orders: Mapping[str, Order]) -> Any:
-    """Return the stricter settings. Anyone may enter an open room that lists no one, so a list is not emptied."""
+    """Return the stricter settings of a room. A list of members is never emptied in an open room, because everybody may
+    enter an open room without a list.
+    """
     joined = join_structs(signed, written, orders)
     is_emptied = (signed.members or signed.full) and not (joined.members or joined.full)
     if is_emptied and joined.mode in ("open", "observe"):
@@ -394,7 +396,9 @@ def _remember_rooms(rooms: tuple[RoomPlan, ...], plan: Any) -> dict[str, RoomSet
 
 
 def _join_rooms(signed: dict[str, Any], written: tuple[RoomPlan, ...], plan: Any) -> tuple[RoomPlan, ...]:
-    """Return the rooms with the settings that were signed, or with those of [rooms] for a room that is new."""
+    """Return the written rooms. Settings that are looser than the signed ones get their signed values. A new room is
+    compared with the settings for all rooms.
+    """
     joined = []
     for each in written:
         settings = each.settings(plan.rooms)

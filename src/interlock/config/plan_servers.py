@@ -73,7 +73,7 @@ _CALLS: Final = fields(
 
 
 def _join_budgets(signed: BudgetLimits | None, written: BudgetLimits | None, whole: Any) -> BudgetLimits | None:
-    """Return the smaller limits. An entry without a budget limits nothing."""
+    """Return the smaller of the signed and the written limits. None means that there are no limits."""
     if signed is None:
         return written
     joined: BudgetLimits = _CALLS.join(signed, written or BudgetLimits(), whole)
@@ -89,7 +89,9 @@ _EFFECTS: Final = {"mutable": ranked(True, None, False), "reversible": ranked(Fa
 
 
 def _join_capabilities(signed: dict[str, str | bool], written: dict[str, str | bool]) -> dict[str, str | bool]:
-    """Return the written capability with the signed effect, scope and cost, where the written ones are looser."""
+    """Return the written capability of a tool. An effect, scope or cost that is looser than the signed one gets its
+    signed value.
+    """
     joined = {}
     for name in (*written, *(each for each in signed if each not in written)):
         order = _EFFECTS.get(name, ANY_CHANGE if name in ("auth_scope", "cost_class") else FREE)
@@ -327,7 +329,9 @@ _SHARES: Final = ranked("session", "principal", "auto", "node")
 
 
 class _SignedServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Stored settings of a signed server: those that limit the server, and hold no secrets."""
+    """Stored settings of a server in the configuration that a person signed: the settings that restrict the server,
+    without secrets.
+    """
 
     classes: dict[str, ToolClass]
     share: Share
@@ -355,7 +359,8 @@ def _signed_server(server: ServerPlan) -> _SignedServer:
 
 
 def _join_servers(signed: dict[str, Any], written: tuple[ServerPlan, ...], _: object) -> tuple[ServerPlan, ...]:
-    """Return the servers with the classes, sandboxes and hosts that were signed, where the written ones are looser.
+    """Return the written servers. Tool classes, sandboxes and hosts that are looser than the signed ones get their
+    signed values.
 
     A server that was not signed may have any sandbox, because it may have none.
     """

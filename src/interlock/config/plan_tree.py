@@ -178,7 +178,7 @@ class DevicePlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def hide_password(device: DevicePlan) -> DevicePlan:
-    """Return a device whose password is a digest, unless the password is a reference to a stored secret."""
+    """Return a device with its password replaced by a digest. A password that refers to a stored secret stays."""
     link = device.description.link
     if link.password is None or SECRET_REFERENCE.fullmatch(link.password):
         return device
@@ -191,7 +191,8 @@ def _replace_password(device: DevicePlan, password: str | None) -> DevicePlan:
 
 
 def _join_devices(stored: Any, written: tuple[DevicePlan, ...], _: object) -> tuple[DevicePlan, ...]:
-    """Return the written devices that are as they were signed, and the signed form of those that changed.
+    """Return the written devices. A device that differs from its signed form is replaced by the signed form, and a new
+    device is left out.
 
     A file that cannot be used is no device yet. It is not opened, and its fault is shown at once.
     """

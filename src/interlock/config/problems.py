@@ -64,7 +64,7 @@ class Findings:
 
     @property
     def full(self) -> bool:
-        """Return whether so many problems were found that further ones will not be shown."""
+        """Return whether the maximum number of problems is reached, so that further ones will not be shown."""
         return len(self._problems) >= PROBLEMS_MAX
 
     def problem(self, problem: Problem) -> None:
@@ -117,7 +117,7 @@ def nearest(word: str, words: Iterable[str], likeness: float = 0.6) -> str | Non
 
 
 class WrongValue:
-    """The result of reading a value that is invalid. The reason was reported."""
+    """The type of WRONG, which is returned for an invalid value after its problem was reported."""
 
 
 WRONG: Final = WrongValue()
@@ -169,7 +169,7 @@ class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
 
     @property
     def worth_reporting(self) -> bool:
-        """Return whether a further problem would be shown, or enough were found already."""
+        """Return whether a further problem would still be shown. It would not after PROBLEMS_MAX problems."""
         return not self.findings.full
 
     @property

@@ -202,7 +202,9 @@ def _unknown(what: str, name: str, names: Iterable[str], at: At) -> None:
 
 
 def _hint_for_unknown(name: str, names: list[str], at: At) -> str | None:
-    """Return a guess at what a person meant by an unknown key, as a hint, or None."""
+    """Return a hint for a person about the unknown key `name`: the key that was probably meant, where the key belongs,
+    or the keys that exist.
+    """
     other = _OTHER_WORDS.get(name)
     if other in names:
         return f"did you mean '{other}'?"
@@ -276,7 +278,9 @@ def server_plan(segment: str, written: dict[str, Any], values: dict[str, Any], a
 
 
 def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
-    """Report OAuth settings of a server that would send a token to a wrong place. Return whether there are any."""
+    """Report OAuth settings of a server that contradict its other settings or would expose a token. Return whether
+    there are any.
+    """
     auth: OAuthPlan | None = values.get("auth")
     if auth is None or "url" not in values:
         return False
@@ -302,8 +306,8 @@ def _report_auth_fault(values: dict[str, Any], at: At) -> bool:
 
 
 def _report_egress_fault(reach: str, values: dict[str, Any], at: At) -> bool:
-    """Report a list of hosts that a container cannot be limited to, and return whether it is one. Warn of a list that
-    permits every host.
+    """Report a list of hosts on a container server, because the network of a container cannot be limited to hosts.
+    Return whether this was reported. Also warn of a list that permits every host.
     """
     hosts: tuple[str, ...] = values.get("egress", ())
     inside = at.inside("egress")

@@ -35,7 +35,9 @@ Destinations = dict[str, list[str]]
 
 
 class SecretUse(msgspec.Struct, frozen=True):
-    """The use of a secret by a link. `target` says for people where the secret goes, without any secret."""
+    """The use of a stored secret by a server, subserver, device or the store. `target` describes to people where the
+    secret goes, and contains no secret.
+    """
 
     secret: str
     segment: str
@@ -45,11 +47,13 @@ class SecretUse(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the text under which it is stored that this use is confirmed."""
+        """Return the key of the stored record that this use is confirmed."""
         return binding_key(self.secret, f"{self.segment} {self.digest}")
 
     def is_confirmed(self, confirmed: Mapping[str, Any]) -> bool:
-        """Return whether this use, or each host to which the secret goes, is among the confirmed ones."""
+        """Return whether a person has confirmed this use, or has confirmed the secret for every host in it. `confirmed`
+        has the keys of confirmed uses.
+        """
         by_host = (
             binding_key(self.secret, host) in confirmed
             or binding_key(self.secret, host.rpartition(":")[0]) in confirmed
@@ -59,7 +63,7 @@ class SecretUse(msgspec.Struct, frozen=True):
 
     @property
     def destinations(self) -> str:
-        """Return what follows `--for` in the command `interlock secrets set` that confirms this use."""
+        """Return the arguments for `--for` with which the command `interlock secrets set` confirms this use."""
         return " --for ".join(self.hosts if self.segment == STORE else (self.segment,))
 
     def __str__(self) -> str:
@@ -73,7 +77,7 @@ def read_bindings(stored: Iterable[bytes]) -> dict[str, None]:
 
 
 def binding_key(secret: str, destination: str) -> str:
-    """Return the text under which it is stored that a secret may go to a destination."""
+    """Return the key of the stored record that a secret may be sent to a destination."""
     return f"{secret} {destination}"
 
 
@@ -130,7 +134,9 @@ def _use_of_program(
     more: tuple[Any, ...] = (),
     masked: tuple[str, ...] = (),
 ) -> SecretUse:
-    """Return the use of a secret by a program. `masked` are values of the node's environment, which are not stored."""
+    """Describe the use of a secret by a program. The texts in `masked` come from the node's environment and are
+    replaced in the result.
+    """
 
     def mask(text: str) -> str:
         for value in sorted(masked, key=len, reverse=True):
@@ -188,7 +194,7 @@ def _find_withheld(confirmed: Mapping[str, Any], _: object, plan: "Plan") -> tup
 
 
 def _remember(withheld: tuple[SecretUse, ...], plan: "Plan") -> dict[str, str]:
-    """Return the uses of a plan that are confirmed, with their descriptions."""
+    """Return the confirmed uses of secrets in a plan: a description of each use, by its key."""
     unconfirmed = frozenset(withheld)
     return {use.key: str(use) for use in secret_uses(plan) if use not in unconfirmed}
 

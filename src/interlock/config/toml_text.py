@@ -77,7 +77,8 @@ class _Scanner:
                 self._pair(table)
 
     def _newest(self, path: KeyPath) -> KeyPath:
-        """Return the path of the last entry of a list of tables, or the path itself if it is no such list.
+        """Return the path of the last entry if `path` is a list of tables such as [[tool]]. Otherwise return `path`
+        unchanged.
 
         Keys below a [[header]] belong to it.
         """

@@ -136,7 +136,7 @@ class ValueType(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_text(value: object, at: At, what: str = "a string", *, empty: bool = False) -> str | WrongValue:
-    """Return a value if it is a text that can be used in an argument, a header or a path.
+    """Return a value if it is a string that can be used as an argument, a header or a path.
 
     Otherwise report it and return WRONG.
     """

@@ -147,8 +147,8 @@ class ServerAdder:
     # Read
 
     def read(self, request: TryServer) -> DriverRequest:
-        """Convert a request to a driver that can be tried out. Settings that the request leaves open are taken from the
-        driver for the same package that ships with Interlock, if there is one.
+        """Convert a request of the operator API to the content of a driver folder that can be tried out. Settings that
+        are missing in the request come from the driver for the same package that ships with Interlock, if there is one.
 
         Raise NotAdded if the request is invalid.
         """
@@ -167,7 +167,9 @@ class ServerAdder:
         return self._with_free_name(DriverRequest(data=data, files=files, hints=hints))
 
     def _with_free_name(self, request: DriverRequest) -> DriverRequest:
-        """Return the request. Raise NotAdded if the configuration gives the name of its server to another server."""
+        """Return the request unchanged. Raise NotAdded if a server, subserver or device in the configuration already
+        uses the segment of the new server.
+        """
         segment = exposed_segment(request.id)
         if (taken_by := configured_segments(self.plan).get(segment)) is not None:
             message = f"{segment} is {taken_by} already, so the tools of this server could not be listed"
@@ -514,8 +516,8 @@ class ShippedTemplate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def with_shipped(data: Mapping[str, Any], node_data: Path) -> ShippedTemplate | None:
-    """Complete the driver data with settings of the driver for the same package that ships with Interlock. Return None
-    if there is no such driver, or if one of the two servers does not run on this machine.
+    """Complete the data of a new driver with settings of the driver for the same package that ships with Interlock.
+    Return None if Interlock ships no such driver, or if the new or the shipped driver uses a remote server.
 
     A shipped driver is a template in which `/workspace` means a folder of the user. A file in that folder is replaced
     by one in the server's private home folder, to which its sandbox can always write. The user's folder is never
@@ -591,8 +593,8 @@ def _move_to_home(home: Path, text: str) -> str:
 
 
 def _reviews_of(asking: frozenset[str], left_out: frozenset[str]) -> tuple[str, ...]:
-    """Return what a person should know of tools that the server lists only for some clients: those for which it may ask
-    clients questions, and those that it does not list for a driver at all.
+    """Return remarks for the person who reviews a driver: which tools the server lists only for clients that it may ask
+    questions (`asking`), and which tools it does not list for a driver at all (`left_out`).
     """
     reviews = []
     if asking:
@@ -607,7 +609,9 @@ def _reviews_of(asking: frozenset[str], left_out: frozenset[str]) -> tuple[str, 
 
 
 def _unlisted_tools(error: NotAdded, proposals: Sequence[authoring.ToolProposal]) -> frozenset[str]:
-    """Return the proposed tools that the server did not list when it was registered, if nothing else was wrong."""
+    """Return the names of the proposed tools that the server did not list when its driver was checked. Return an empty
+    set if the check also failed for another reason.
+    """
     faults = [problem for problem in error.problems if problem.severity == "error"]
     if any(problem.code != MISSING for problem in faults):
         return frozenset()

@@ -161,7 +161,8 @@ class RunningServer(Struct, frozen=True, kw_only=True):
 
 
 class DriverDetail(DriverSummary, frozen=True, kw_only=True):
-    """A driver in full: what a person reviews before trusting it, and what has changed since.
+    """A driver with all details: what a person reviews before trusting it, and what has changed since a person accepted
+    it.
 
     Of a driver whose file cannot be read, the fields that the file would give are absent.
 

@@ -102,8 +102,7 @@ class ServerKind(Generic[ServerT]):
         return ()
 
     def pin_package(self, server: ServerT, method: str, package: str) -> str:
-        """Return the package with the version that the server block prescribes. `method` is the installation method
-        that uses it.
+        """Return the package reference of an installation method, with the version that the server block prescribes.
 
         Raise MethodFailed if `package` and the server block name different versions.
         """
@@ -325,7 +324,8 @@ def _installed_program(server: LocalServer, installation: Installation, brought:
 
 
 def find_program(path: str, installation: Installation, brought: MethodResult) -> Path:
-    """Return the file of a program. `path` is absolute, relative to the driver's folder, or a bare name (AIP-server-1).
+    """Return the path of a server's program. `path` is absolute, relative to the driver's folder, or the bare name of a
+    program (AIP-server-1). `brought` is the result of the installation method.
 
     A bare name is searched for among the folders and programs of an installation method, or on the PATH if the server
     is already present. Raise MethodFailed if the program is not found or not allowed.
@@ -396,8 +396,8 @@ class NpmKind(ServerKind[NpmServer]):
 
 
 def pin_reference(reference: str, mark: str, name: str, package: str, version: str | None) -> str:
-    """Return the package reference with the version that the server block prescribes, if it refers to the server's own
-    package.
+    """Add the version that the server block prescribes to a package reference. Return the reference unchanged if no
+    version is prescribed, or if it refers to another package.
 
     `mark` separates name and version; `name` is the package's name and `package` the name with its extras. Raise
     MethodFailed if `reference` has a different version.

@@ -218,8 +218,8 @@ class TokenTable:
             pass
 
     async def _revoke_one(self, entry: Entry, record: TokenRecord, now: float) -> bool:
-        """Revoke one token, and try again if its record changes meanwhile. Return False if the token is revoked already
-        or deleted.
+        """Revoke one token. If its record changes in the meantime, try again. Return False if the token was already
+        revoked or has been deleted.
         """
         while record.revoked_at is None:
             revoked = msgspec.structs.replace(record, revoked_at=now)

@@ -30,7 +30,7 @@ class _Labelled(Details):
     """Labelled lines about a driver or contract. All texts are untrusted."""
 
     def __init__(self, out: "Output", *head: tuple[str, str]) -> None:
-        """Begin with the head line, which consists of texts with their styles."""
+        """Start with a head line made of these texts, each with its style."""
         super().__init__(Text("  ").join(Text(one_line(text), style=style) for text, style in head), out.console.width)
         self._out = out
 

@@ -90,8 +90,8 @@ def ungranted_problems(plan: Plan, slug: str) -> tuple[Problem, ...]:
 
 
 def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) -> Iterator[Found]:
-    """Yield a warning for each tool whose name is deprecated in the names registry, be it the server's own name or the
-    listed one (REG-7.3-2).
+    """Yield a warning for each tool with a name that the names registry marks as deprecated. Both the server's name of
+    the tool and the name that clients see are checked (REG-7.3-2).
     """
     for binding in declared.driver.implements if declared.driver is not None else ():
         contract = declared.contracts.get(binding.index)

@@ -113,7 +113,7 @@ def invoked_row(*row: Any) -> bytes:
 
 
 def facts_of(contract: Contract, choice: resolver.SelectionChoice) -> bytes:
-    """Encode the members of an audit row that are the same for all calls of the contract that the driver serves."""
+    """Encode the members of an audit row that are the same in all calls of one contract through one driver."""
     candidate = choice.candidate
     driver = candidate.driver
     return _encode(
@@ -156,7 +156,7 @@ UNDECIDED: Final = ServingDecision(resolver.DriverResolution(), (), b"", ())  # 
 
 
 class PreparedBinding(msgspec.Struct, frozen=True, kw_only=True):
-    """Values that are computed once for all calls of a contract that one driver serves."""
+    """Values that calls of one contract through one driver need, computed once instead of for every call."""
 
     bound: Bound
     wire_name: Raw
@@ -272,7 +272,8 @@ class CompiledContract:
         return decision
 
     def _make_decision(self, inputs: Mapping[str, Any], pinned: str | None, now: float) -> tuple[ServingDecision, bool]:
-        """Return a decision, and whether it stays valid until the state of a provider changes.
+        """Choose the drivers for a call. Return the decision, and whether it can be reused until the state of a
+        provider changes.
 
         A decision that used a failed health check does not stay valid, because the failure expires after some time.
         """

@@ -80,8 +80,8 @@ class ExposedItems(msgspec.Struct, kw_only=True):
 
 
 class Exposure(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of `expose`: the items of drivers that no contract describes, by segment (the first part of their listed
-    names), and the kinds of references to resources.
+    """Result of `expose`: by segment, the tools, prompts and resources of drivers that no contract describes. It also
+    has the kinds of resource references that drivers declare.
     """
 
     segments: Mapping[str, ExposedItems]
@@ -164,8 +164,8 @@ def _exposed_prompts(provider: DriverProvider) -> Iterator[ExposedItem | FilePro
 
 
 def _exposed_resources(provider: DriverProvider, kinds: Iterable[str]) -> Iterator[ExposedItem | FileProblem]:
-    """Yield the resources and templates of a driver's server that clients may read directly. `kinds` are the driver's
-    kinds of references to resources.
+    """Yield the resources and resource templates of a driver's server that clients may read directly. `kinds` are the
+    kinds of resource references that the driver declares, such as mcp_notes; each becomes a template.
     """
     driver, listing = provider.driver, provider.listing
     raw = [each.uri_template for each in driver.resources if each.integrate_as == "raw"]
@@ -211,7 +211,9 @@ class ContractLink(Link):
         self.set_state(LinkState.READY, None)
 
     def offers(self, capability: str, has: bool) -> None:
-        """Add or remove a capability that the node announces to clients when they initialize."""
+        """Add a capability to those that the link announces, or remove it. `has` says whether the link has the
+        capability.
+        """
         assert self.facts is not None  # noqa: S101  (greeted above)
         capabilities = {name: raw for name, raw in self.facts.capabilities.items() if name != capability}
         capabilities |= {capability: RAW_EMPTY} if has else {}
@@ -224,8 +226,9 @@ class ContractLink(Link):
         call.send_admitted(admitted)
 
     def definition_policy(self, name: str, kind: str) -> DefinitionPolicy:
-        """Return the setting for the driver of an item that no contract describes. A contract itself is a file that a
-        person accepted, and so are the kinds of references to resources.
+        """Return what clients see of an item after its definition has changed. For an item that no contract describes,
+        the setting of its driver decides. Contracts and kinds of resource references always have `notify`, because a
+        person accepted their files.
         """
         shown: dict[str, ExposedItem] = getattr(self.shown, f"{kind}s", {})
         exposed = shown.get(name) if kind != TOOL or name not in self.contracts else None
@@ -328,7 +331,9 @@ def _refuse(call: Call, refusal: Refusal) -> Call:
 
 
 class Contracts:
-    """Service that offers the contracts of all drivers, and their further items, through one link per segment."""
+    """Service that offers the contracts of all drivers to clients, and also the tools, prompts and resources that no
+    contract describes. Each segment has one link.
+    """
 
     def __init__(self, parts: ContractParts) -> None:
         """Create the service without any links."""
@@ -361,31 +366,31 @@ class Contracts:
         return {skill: tuple(blocks) for skill, blocks in sorted(skills.items())}
 
     async def take(self, table: ContractTable) -> None:
-        """Offer the contracts of `table` in place of those of the previous table."""
+        """Replace the table of offered contracts, and offer the contracts of the new table."""
         async with self._taking:
             self._table = table
             await self._take()
 
     async def retake(self) -> None:
-        """Offer the same contracts again, because other servers may have taken or freed the segments in which they are
-        listed.
+        """Offer the contracts of the present table again, because other servers may have begun or ceased to use the
+        same segments.
         """
         async with self._taking:
             await self._take()
 
     def replan(self, plan: Plan) -> None:
-        """Use these settings when contracts are offered the next time."""
+        """Set the configuration that is used when contracts are offered the next time."""
         self._plan = plan
 
     async def restock(self, segment: str) -> None:
-        """List the tools of a segment again, because an operator changed their rules."""
+        """Put the tools of one segment into the catalog again, because an operator has changed the rules for them."""
         link = self.links.get(segment)
         if link is not None:
             self._parts.catalog.reconsider(segment)
             await self._parts.catalog.stock_again(link, self._listings[segment])
 
     async def restock_all(self) -> None:
-        """List every segment again, because the rules for tools changed."""
+        """Put the tools of every segment into the catalog again, because the rules for tools have changed."""
         for segment, link in list(self.links.items()):
             await self._parts.catalog.stock_again(link, self._listings[segment])
 
@@ -444,8 +449,8 @@ class Contracts:
     async def _stock(
         self, segment: str, offers: list[OfferedContract], shown: ExposedItems, exposure: Exposure, before: _ItemCache
     ) -> None:
-        """Offer contracts and other items of drivers to the clients of one segment. `before` holds the items that were
-        built earlier, to be reused.
+        """List contracts and other items of drivers under one segment of the namespace. `before` holds items that were
+        built earlier and are reused if they are unchanged.
         """
         link = self.links.get(segment)
         if link is None:
@@ -480,7 +485,8 @@ class Contracts:
         return entry[1]
 
     def _build_items(self, things: list[tuple[str, dict[str, Any], bool]], before: _ItemCache) -> Items:
-        """Build the items of a list. Each tuple has a name, an item, and whether a person must confirm each call.
+        """Build one list that clients see, such as that of tools. Each tuple has a name, an item, and whether a person
+        must confirm each call.
 
         The confirmation is part of the digest, because a route depends on it as well as on the item.
         """

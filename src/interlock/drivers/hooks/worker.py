@@ -117,8 +117,8 @@ def _load(name: str, path: str, folders: list[str] | None = None) -> types.Modul
 
 
 def _import_hooks(package: str) -> types.ModuleType:
-    """Import the module of define_driver so that `from interlock import define_driver` works without the rest of
-    Interlock.
+    """Load the module that contains define_driver, and register it as `interlock`. A driver.py can then import
+    define_driver without the rest of Interlock.
     """
     interlock = types.ModuleType("interlock")
     interlock.__path__ = []

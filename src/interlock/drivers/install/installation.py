@@ -254,8 +254,8 @@ class Note(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Installed(msgspec.Struct, frozen=True, kw_only=True):
-    """An installed server. `command` starts it, is followed by server.args, and contains no secret. It is empty for a
-    remote server.
+    """An installed server. `command` starts the server, with server.args appended. It contains no secret, and is empty
+    for a remote server.
     """
 
     command: tuple[str, ...]
@@ -282,7 +282,9 @@ class InstallFailed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of one installation method: the files from which the start command is made."""
+    """Result of one installation method: where the installed files are and exactly what was installed. The start
+    command is made from this.
+    """
 
     lock: Locked
     pins: Pins | None = None  # of a package: exactly what to run
@@ -354,13 +356,13 @@ def request_digest(driver: Driver) -> str:
 
 
 def packages_of(packages: Path, driver: Driver) -> Path:
-    """Return the folder of a data folder for the server of this driver: records of its packages, programs, caches."""
+    """Return the folder for the installed server of a driver. `packages` is the folder for all servers."""
     return packages / "drivers" / driver.key
 
 
 async def remove_packages(packages: Path, driver: Driver) -> None:
-    """Delete the folder of the server of this driver. Ignore errors. Its packages stay in the store until they are
-    pruned.
+    """Delete the folder in which a driver's server was installed, and ignore errors. Downloaded packages stay in the
+    package store, which is pruned separately.
     """
     await asyncio.to_thread(shutil.rmtree, packages_of(packages, driver), ignore_errors=True)
 

@@ -115,7 +115,9 @@ class DraftedContract(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _binding(reference: str | None, contract: Contract, block: Mapping[str, Any]) -> dict[str, Any]:
-    """Return an entry of a driver's implements[] for a contract. `block` is the value of its metadata.mcp."""
+    """Return an entry for the implements[] list of a DRIVER.md that binds a contract. `block` is the value of the
+    entry's metadata.mcp.
+    """
     return {"tool": reference or contract.id, "version": f"^{contract.version}", "metadata": {"mcp": block}}
 
 
@@ -244,7 +246,8 @@ def draft_driver(data: Mapping[str, Any], body: str = "") -> DraftedDriver | tup
 
 
 def proposed_renames(inputs: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-    """Propose which input of a contract means which argument of a server's tool. A person reviews the proposal.
+    """Propose which inputs of a contract correspond to differently named arguments of a server's tool. A person reviews
+    the proposal.
 
     An input of the contract that the server has no argument for is mapped to the only unused argument of the same type
     that shares a word with its name. If no name is similar, it is mapped to the only unused argument of that type. An

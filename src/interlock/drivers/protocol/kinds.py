@@ -29,8 +29,8 @@ PUBLISHED_KEYS: Final = frozenset({"kind", "path", "package", "image", "url", "a
 
 
 def rule(**keywords: Any) -> msgspec.Meta:
-    """Return a rule for the values of a field. It becomes part of the file's JSON Schema; the decoder does not check
-    it.
+    """Return a rule for the values of a struct's field. It is written to the JSON Schema of the file but not checked by
+    the decoder.
     """
     return msgspec.Meta(extra_json_schema=keywords)
 
@@ -117,7 +117,9 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def name_parts(cls, reference: str) -> tuple[str, str]:
-        """Return the scope and the name in a package reference: scope and name of @scope/name@1.2.3."""
+        """Split a package reference into the scope and the name of the package: @scope/name@1.2.3 has the scope "scope"
+        and the name "name".
+        """
         return "", reference
 
 

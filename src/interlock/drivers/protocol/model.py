@@ -64,7 +64,8 @@ class Narrowing(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Mapped(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"}):
-    """An entry of the block `mapping` in its long form. Its key is the new name of the input `source`.
+    """An entry of the block `mapping` in its long form. The key of the entry is the new name of the input that `source`
+    names.
 
     `source`, which is written `from` in the file, is the contract's name of the input.
     """

@@ -88,8 +88,8 @@ class Snapshots:
         self._last: Snapshot | None = None
 
     async def find(self, wanted: str) -> Snapshot | None:
-        """Return the stored result if it is about `wanted`, the digest of what would be compared now. Otherwise return
-        None.
+        """Return the stored result, or None if there is none or its digest is not `wanted`. `wanted` is the digest of
+        what would be compared now.
 
         Raise StoreError if the store cannot be read.
         """
@@ -304,7 +304,9 @@ class HealthSchedule:
         self._refreshing = asyncio.Lock()
 
     def attach(self, installed: installation.Installed, keeper: DriverKeeper) -> None:
-        """Make checks possible, because the server is installed and has a keeper. Its login counts as new."""
+        """Store the installed server and the keeper of its process, which health checks need. The time until the next
+        refresh of the login begins now.
+        """
         self._server = installed, keeper
         self._login_refreshed_at = self.clock.now()
 
@@ -379,7 +381,9 @@ class HealthSchedule:
 
     @property
     def is_login_due(self) -> bool:
-        """Return whether the login has to be refreshed, because the last time is too long ago."""
+        """Return whether the login has to be refreshed now, because the interval that the driver sets has passed since
+        the last refresh.
+        """
         is_repeated = self._login_every_s < inf
         return is_repeated and self.clock.now() - self._login_refreshed_at >= self._login_every_s
 

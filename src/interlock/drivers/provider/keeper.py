@@ -264,7 +264,9 @@ class DriverKeeper(ServerKeeper):
         self._provider.settled.set()
 
     async def _stock(self) -> None:
-        """Read the server's lists. Stop waiting if the connection is lost, because the lists would never arrive."""
+        """Read the server's lists of tools, prompts and resources. Raise ConnectFailed if they cannot be read or the
+        connection is lost.
+        """
         reading, lost = asyncio.ensure_future(self._read_lists()), asyncio.ensure_future(self._loss.wait())
         try:
             await asyncio.wait((reading, lost), return_when=asyncio.FIRST_COMPLETED)
@@ -349,7 +351,7 @@ class Instance:
 
     @property
     def is_fit(self) -> bool:
-        """Return whether the tools that the process last listed fit the driver's contracts, or some of them."""
+        """Return whether the tools that the process last listed satisfy at least some of the driver's contracts."""
         return self.verdict is not None and self.verdict.state in (DriverState.READY, DriverState.PARTIAL)
 
 
@@ -538,7 +540,9 @@ class Instances:
             instance.watch = asyncio.get_running_loop().call_later(self._idle_s, self._look, instance)
 
     def rest(self, instance: Instance) -> None:
-        """End a process now, although its idle time is not over. A shared process is only put to sleep."""
+        """End a process now, before its idle time is over. If all callers share the process, the next call starts it
+        again.
+        """
         if instance.watch is not None:
             instance.watch.cancel()
             instance.watch = None

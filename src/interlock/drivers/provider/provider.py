@@ -77,8 +77,8 @@ _SERVES: Final = frozenset((DriverState.READY, DriverState.PARTIAL))
 
 
 class DeclaredEras:
-    """Memory of the MCP era (legacy or modern) that a driver's server speaks. Until it is known, the MCP version in the
-    driver's file decides (AIP-proto-3).
+    """Store of the MCP era (legacy or modern) that a driver's server speaks. As long as the era is unknown, the MCP
+    version in the driver's file decides (AIP-proto-3).
     """
 
     def __init__(self, provider: "DriverProvider") -> None:
@@ -174,8 +174,8 @@ class DriverProvider:
         self._starting.begin(self._begin(), f"driver {self.driver.key}")
 
     def succeed(self, other: "DriverProvider") -> None:
-        """Offer the contracts of `other` until this provider has checked its own server. Both have the same driver
-        files.
+        """Offer the same contracts as `other`, an earlier provider of the same driver files, until this provider has
+        checked its server.
         """
         self.contract_ids = other.contract_ids
 
@@ -344,8 +344,8 @@ class DriverProvider:
         return verdict
 
     def _apply_verdict(self, verdict: checks.ContractVerdict, listing: Listing, link: Link) -> None:
-        """Store the result of comparing the server with its contracts, and collect warnings about the connection to the
-        server and about its installation.
+        """Store the result of comparing the server with its contracts. Add warnings about the connection and the
+        installation to the driver's problems.
         """
         places = self.driver.places
         facts, hint = link.facts, "nothing needs to be done"
@@ -376,7 +376,7 @@ class DriverProvider:
             self._set_state(*self._judged)
 
     def on_fallen(self, who: str | None) -> None:
-        """Change the driver's state after several attempts to start the server have failed.
+        """Set the driver's state after the process of `who` has failed to start several times.
 
         A failure of one tenant's process does not change the state of the driver.
         """

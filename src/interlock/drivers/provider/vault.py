@@ -44,7 +44,8 @@ class BackendFailed(Exception):
 
 
 async def fetch(slug: str, backend: str | None, vault: "Vault") -> str:
-    """Return the value of a secret from where `backend` says it is, or an empty string if there is none.
+    """Return the value of a secret, or an empty string if there is none. `backend` is the place of the secret, such as
+    env://NAME; None means the node's store.
 
     Raise BackendFailed if the backend cannot be read, and StoreError if the node's store cannot.
     """
@@ -175,7 +176,7 @@ class DriverRevealer(SecretResolver):
         self._values: dict[str, str] = {}  # by the NAME that the driver uses
 
     def of_link(self, segment: str) -> SecretResolver:
-        """Return this resolver: it belongs to one process already."""
+        """Return this resolver for any segment, because it already belongs to a single process."""
         return self
 
     async def begin(self) -> None:
@@ -262,7 +263,7 @@ _NEEDS: Final = "the server behind this tool needs a credential first"
 
 
 def login_text(driver: Driver, reason: str | None) -> str:
-    """Return a text that tells a client or an operator what is missing, and how to log in."""
+    """Return a text that says that a server needs a login or a secret, with the reason, and how to log in."""
     text = f"{_NEEDS}: {reason}" if reason else _NEEDS
     login = driver.auth.login if driver.auth is not None else None
     if login is not None and login.url is not None:
@@ -314,7 +315,7 @@ class Logins:
         self.expired[who] = reason
 
     async def keep(self, who: str | None) -> None:
-        """Store whether the login of `who` has expired. If that fails, only log it."""
+        """Write to the store whether the login of `who` has expired. If the store fails, only log the failure."""
         reason = self.expired.get(who)
         try:
             if reason is None:

@@ -161,8 +161,8 @@ def difference(
 
 
 def folder_view(summary: JsonObject, texts: Mapping[str, str], names: Collection[str]) -> JsonObject:
-    """Return how a driver's folder is shown for a decision. The files `names` are split into lines, so that differences
-    are visible.
+    """Return a driver's folder as JSON to show to a person. The files in `names` are included as lists of lines, so
+    that differences can be shown.
     """
     return {**summary, "text": {name: texts[name].splitlines() for name in sorted(names) if name in texts}}
 
@@ -469,7 +469,9 @@ class DriverService:
         return declared
 
     def _find_contract(self, name: str) -> api.ServedContract | None:
-        """Return the contract called `name`. Return None if there is none, or if a driver has this name."""
+        """Return the contract called `name` with the driver that serves it. Return None if there is no such contract,
+        or if `name` also names a driver.
+        """
         if any(
             name in (declared.key, declared.id, declared.folder.name, declared.segment)
             for declared in self.registry.declaration.drivers

@@ -103,8 +103,8 @@ class Registry:
         return new
 
     async def current(self) -> Declaration:
-        """Read the driver files and return all drivers. If they are being read already, which can take long, return the
-        previous drivers, if any.
+        """Read the driver files and return all drivers. If the files are already being read, return the drivers of the
+        last reading, if any.
         """
         if self._refreshing.locked() and self.declaration.drivers:
             return self.declaration
@@ -193,7 +193,7 @@ class Registry:
             await asyncio.sleep(min(REST_MAX_S, took * REST_SHARE))
 
     async def publish(self, *, anyway: bool = True) -> None:
-        """Pass all contracts, with the providers that serve them, to the contract service.
+        """Pass all contracts, with the providers that serve each of them, to the service that offers them to clients.
 
         With `anyway`, pass it on even if it looks unchanged, because a provider may offer something different.
         """

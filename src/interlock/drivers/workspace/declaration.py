@@ -135,8 +135,8 @@ class Memory:
         await self._kv.put(bucket, _hash_key(name), msgspec.json.encode(record), self._clock.wall())
 
     async def _delete(self, bucket: str, name: str, kind: str) -> bool:
-        """Delete a record from the store and from `all`. `kind` is the field of `all` that has the records of this
-        bucket.
+        """Delete a record from the store and from `all`. `kind` is the field of `all` for the
+        records of this bucket.
         """
         records: Mapping[str, Any] = getattr(self.all, kind)
         self._change(**{kind: {key: each for key, each in records.items() if key != name}})
@@ -203,8 +203,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def covered(self) -> dict[str, str]:
-        """Return the digests of everything that a person accepts by trusting the driver: files, and what its names
-        refer to.
+        """Return the digests of everything that a person accepts by trusting the driver: its files, and the secrets,
+        programs and paths that their names stand for on this machine.
 
         The two cannot collide: every name in `resolved` contains two slashes in a row, and no path does.
         """
@@ -264,7 +264,7 @@ class Declaration(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def opened(self) -> tuple[Path, ...]:
-        """Return the paths of this machine that drivers open to their servers."""
+        """Return the paths of this machine that drivers make accessible to their servers."""
         return tuple(path for driver in self.drivers for path in driver.real_paths)
 
 

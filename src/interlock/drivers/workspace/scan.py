@@ -124,7 +124,9 @@ def inside(path: Path, folder: Path) -> bool:
 
 
 def is_text(name: str) -> bool:
-    """Return whether a file name can be printed. File systems also allow line breaks and bytes that are no text."""
+    """Return whether a file name can be printed. File systems also allow names with line breaks or
+    invalid characters.
+    """
     return name.isprintable()
 
 

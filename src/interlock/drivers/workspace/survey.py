@@ -90,7 +90,7 @@ def this_machine(packages: Path) -> identity.HostMachine:
 
 
 class UngrantedSecret(msgspec.Struct, frozen=True, kw_only=True):
-    """A secret that a driver names and does not get, even if a value is stored."""
+    """A secret that a driver names but may not use, even if a value is stored for it."""
 
     slug: str
     problem: FileProblem
@@ -136,7 +136,9 @@ class ReadCache(Generic[Mark, Value]):
         self._read: dict[Path, tuple[Mark | None, Value]] = {}
 
     def get(self, path: Path, mark: Mark | None, read: Callable[[], Value]) -> Value:
-        """Return what is at a path. `read` reads it, if its mark is new or unknown (None)."""
+        """Return the content of a path. Call `read` for it if `mark` is None or differs from the mark of the cached
+        content.
+        """
         before = self._read.get(path)
         if before is None or mark is None or before[0] != mark:
             before = self._read[path] = (mark, read())
@@ -303,8 +305,8 @@ class Surveyor:
             yield driver.places.problem("/server/path", "path_escape", "the program is outside", hint)
 
     def _check_segments(self, driver: Driver, contracts: Iterable[Contract]) -> Iterator[FileProblem]:
-        """Yield a problem for each segment that the driver would list something under and that the configuration gives
-        to something else.
+        """Yield a problem for each segment that the driver needs for its tools and that the configuration already gives
+        to a server, subserver or device.
         """
         wanted: dict[str, tuple[Places, str]] = {}
         if driver.exposes:
@@ -368,7 +370,7 @@ class ContractFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ContractLookup:
-    """Search for the TOOL.md that an entry of a driver's implements[] means.
+    """Search for the TOOL.md to which an entry in a driver's implements[] refers.
 
     A path is searched for in the driver's folder, then in the workspace, then in .tools/<folder name>/. An id is
     searched for in the driver's folder, then below .tools, then in the folders of other drivers (AIP-30.implements-2).

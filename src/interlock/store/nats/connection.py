@@ -204,7 +204,8 @@ class Connection:
     @contextlib.asynccontextmanager
     async def subscription(self, arrived: Answered) -> AsyncIterator[str]:
         """Subscribe to a new reply subject for the block of this context manager, and pass each message to `arrived`.
-        Messages that a consumer delivers come to such a subject, because they keep their original subject.
+        Messages from a consumer need a separate subscription, because they carry their original subject instead of the
+        reply subject.
         """
         client = self._live()
 
@@ -361,7 +362,9 @@ class Connection:
             answered(message)
 
     def _forget_client(self) -> Client | None:
-        """Stop using the current client and return it. Every request that waits for an answer fails."""
+        """Stop using the current client and return it. Every request that still waits for an answer fails with
+        Unavailable.
+        """
         client, self._client = self._client, None
         if client is not None:
             self._lost.set()
@@ -371,8 +374,8 @@ class Connection:
         return client
 
     def _refusal(self, url: str, failed: BaseException, errors: list[str]) -> Exception:
-        """Return the error to raise when connecting has failed: StoreRefused if the operator must correct something,
-        otherwise Unavailable.
+        """Return the error for a failed attempt to connect: StoreRefused if the operator must change something, such as
+        the credentials, otherwise Unavailable.
         """
         messages = " ".join([*errors, str(failed)])
         if "uthorization" in messages or "uthentication" in messages:

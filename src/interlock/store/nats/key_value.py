@@ -287,7 +287,9 @@ class NatsKeyValue:
             self._on_own(subject, sequence)
 
     async def _clear_parts(self, bucket: str, key: str, content: _Content, before: int) -> None:
-        """Remove the parts in which the previous value was stored. If the server becomes unreachable, they remain."""
+        """Remove the stored parts of a value that a new value has replaced. If the server is unreachable, the parts
+        stay.
+        """
         if content.parts:
             with contextlib.suppress(StoreError):
                 await self._jetstream.purge(self._stream, filter=f"{self._parts(bucket, key)}.*", seq=before)
@@ -332,13 +334,13 @@ class NatsKeyValue:
             watch.take(message)
 
     def _watches_of(self, subject: str) -> Sequence["NatsWatch"]:
-        """Return the watches of the bucket to which a subject belongs."""
+        """Return the watches of the bucket that contains the entry of this subject."""
         bucket = subject.removeprefix(f"{self._names.entries}.").partition(".")[0]
         return self._watches.get(bucket, ())
 
     def _on_own(self, subject: str, sequence: int) -> None:
-        """Handle the end of a write by this process. `sequence` is 0 if the write failed. A change of the same key that
-        was held back is passed to the watches if it is newer.
+        """Handle the end of a write by this process. `sequence` is that of the written message, or 0 if the write
+        failed. A newer change of the same key, held back during the write, is now passed to the watches.
         """
         if sequence:
             if self._reader is not None and sequence > self._reader.position:

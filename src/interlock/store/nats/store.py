@@ -338,8 +338,8 @@ def _records(run: _NamesRun) -> list[tuple[ChainedRecord, str]]:
 
 
 class NamesWatch(jetstream.NatsFollowing):
-    """An async iterator that yields whenever the log of names may have new records. One item may stand for several
-    records.
+    """An async iterator that yields whenever records may have been added to the log of names. It may yield once for
+    several records.
     """
 
     async def __anext__(self) -> Record:

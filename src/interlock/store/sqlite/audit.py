@@ -131,7 +131,8 @@ class SqliteAudit(SqliteAuditReader):
         return await self.run(self._append, records)
 
     async def give_up(self, sequence: int) -> int:
-        """Remove old records up to the sequence `sequence`, or a few less, and return how many were removed.
+        """Remove old records up to the sequence `sequence`. Stop a few records earlier if they share a row with newer
+        records. Return the number of removed records.
 
         The mark of the last removed record is stored, so that the rest of the log can still be verified.
         """
@@ -178,8 +179,8 @@ class SqliteAudit(SqliteAuditReader):
         return mark.sequence
 
     def _give_up(self, sequence: int) -> int:
-        """Remove the rows whose records are all at or before `sequence`, except the last row of the log. Return the
-        number of removed records.
+        """Remove the rows whose records all have sequences up to `sequence`, but never the last row of the log. Return
+        the number of removed records.
 
         The mark of where the log now begins is on disk before anything is deleted.
         """
@@ -233,8 +234,8 @@ def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
 
 
 class _Head(sqlite.SqliteFile):
-    """The file store.db as the place of the audit log's marks: its head, which is the last record, and its start. It is
-    a connection that nothing else uses.
+    """The record in store.db of where the audit log begins and which record is its last (the head). It uses a separate
+    connection to the file.
 
     Errors are raised as those of store.db: the thread would take them for errors of the log.
     """

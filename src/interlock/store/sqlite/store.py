@@ -147,7 +147,7 @@ class SqliteJobs:
             return await asyncio.get_running_loop().run_in_executor(pool, job)
 
     async def query(self, job: Callable[[sqlite3.Connection], T]) -> T:
-        """Run a function that reads the database, and return its result."""
+        """Run a function on the thread of the file, with the open connection as its argument, and return its result."""
         return await self.run(lambda: job(self.file.db))
 
     async def transact(self, job: Callable[[sqlite3.Connection], T]) -> T:
@@ -209,7 +209,7 @@ def errors_of(path: Path) -> Iterator[None]:
 
 
 def _damage(path: Path, what: str) -> ports.Damaged:
-    """Return the error for a file that cannot be read. `what` describes the problem."""
+    """Return the error for a database file that cannot be read. `what` says what is wrong with the file."""
     return ports.Damaged(
         f"{path} is damaged or not an Interlock file ({what}). "
         "Stop the node, move the file aside, and put a backup in its place or start with a new one."

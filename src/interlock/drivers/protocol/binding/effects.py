@@ -99,8 +99,8 @@ def propose_stricter_class(name: str, question: str) -> ProposedClass:
 
 
 def find_contradiction(name: str, tool_class: capability.ToolClass) -> str | None:
-    """Return a question for a person if a tool is said to be read-only and its name suggests a change, otherwise
-    None.
+    """Return a remark for a person if a tool is declared as read-only but its name suggests that it changes something.
+    Otherwise return None.
     """
     verb = capability.maybe_changing_verb(name) if tool_class == "read_only" else None
     return None if verb is None else f"it is said to only read, and its name says {verb!r}"

@@ -546,7 +546,8 @@ def _compare_input(
 
 
 def _find_argument(name: str, source: str, accepted: Shape) -> InclusionOutcome:
-    """Check that the server's tool has an argument of this name. `source` describes what would fill it.
+    """Check that the server's tool accepts an argument called `name`. `source` says which input or default sets the
+    argument, and appears in the reported difference.
 
     A schema without additionalProperties counts as closed. Most servers omit this keyword and ignore unknown arguments,
     so an input would be lost without notice (AIP-tools-4).
@@ -589,7 +590,8 @@ def check_entry(
 
 
 def read_driver_result(driver: Driver, returned: Mapping[str, Any]) -> Any:
-    """Return what a result hook returned: its value, or a DriverRefusal if the hook reports an error (AIP-define-3).
+    """Read the object that a result hook returned. Return the value in it, or a DriverRefusal if the hook reports an
+    error (AIP-define-3).
 
     Raise HookInvalid if `returned` has any other form.
     """

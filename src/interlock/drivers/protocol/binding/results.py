@@ -200,7 +200,9 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return _failure(f"the result is not as the contract has it: {fault}", pointer=fault.pointer)  # AIP-tools-14
 
     def _base(self, result: Mapping[str, Any]) -> Any:
-        """Return the part of a result from which result_extract takes the value, for a binding without result_parse."""
+        """Return the value to which result_extract is applied if the binding has no result_parse: the structured
+        content, or a value made from the text.
+        """
         if "structuredContent" in result:  # AIP-extract-4
             return result["structuredContent"]
         texts = _texts(result)
@@ -212,8 +214,8 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return {"content": "\n".join(texts)}
 
     def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
-        """Parse the text of a result as result_parse says. Return the value from which result_extract takes the
-        contract's value (AIP-extract-8).
+        """Read a result as the block result_parse says, for example as lines of text. Return the value to which
+        result_extract is then applied (AIP-extract-8).
         """
         value = _source(result, parse)
         if parse.form is not None and not isinstance(value, DriverRefusal):
@@ -370,7 +372,7 @@ def seal_state(result: Raw, driver: str) -> Raw:
 
 
 def pin(driver: str) -> str:
-    """Return a requestState with which only this driver may serve a call.
+    """Return a requestState that names a driver, so that only this driver may serve the next round of a call.
 
     It is used for a call for which no server has asked for input yet.
     """
@@ -378,7 +380,7 @@ def pin(driver: str) -> str:
 
 
 def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
-    """Return the driver that a requestState names, and the state of its server.
+    """Split a requestState into the name of the driver and the requestState of the driver's server, which may be None.
 
     Return None if `raw` does not have the form that `seal_state` and `pin` write. Nothing here proves who wrote it.
     """
@@ -396,13 +398,13 @@ UNLISTED: Final = "no outputSchema"
 
 
 class Nowhere(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of `path_type` if no value of the schema has this step of the path."""
+    """Result of `path_type` if `step` selects nothing in any value that satisfies the schema."""
 
     step: result_path.Step
 
 
 class Unknown(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of `path_type` if the schema does not say what is at this step of the path."""
+    """Result of `path_type` if the schema does not describe the values that `step` selects."""
 
     step: result_path.Step
 
@@ -411,7 +413,7 @@ Schemas = tuple[Any, ...]  # all of them hold for the value
 
 
 def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas | Nowhere | Unknown:
-    """Return the JSON Schemas of the part of a value that a path selects, without having the value itself.
+    """Return the JSON Schemas of the values that a path selects. They are found from the schema alone, without a value.
 
     Every value at the end of the path satisfies all of them. If the path cannot be followed, return the step at which
     it ends.
@@ -425,7 +427,8 @@ def path_type(side: Side, schema: Any, path: result_path.ResultPath) -> Schemas 
 def _follow(
     side: Side, schemas: Schemas, steps: tuple[result_path.Step, ...], depth: int, effort: Effort
 ) -> Schemas | Nowhere | Unknown:
-    """Return the schemas of the values that the remaining steps of a path lead to. All of `schemas` hold for the value.
+    """Follow the remaining steps of a path through a schema, and return the schemas at its end. A value at the present
+    position satisfies all of `schemas`.
 
     The alternatives of a schema are followed separately. `depth` and `effort` limit the work for large schemas.
     """
@@ -472,7 +475,8 @@ def _follow(
 
 
 class SettledOutput(msgspec.Struct, frozen=True, kw_only=True):
-    """Decision about the results of a binding: how they are read, and how far they fit the contract's outputs.
+    """Decision about how the results of a bound tool are read, with the differences between the values read and the
+    contract's outputs.
 
     `refusals` prevent the binding; `doubts` are checked at every call. In each difference, `narrow` is the server's
     side and `wide` the contract's.
@@ -492,7 +496,8 @@ def settle(
     offered: Any,
     pattern: result_path.RecordPattern | None,
 ) -> SettledOutput:
-    """Decide how the results of a tool are read, and compare them with the contract's outputs.
+    """Decide how the results of a bound tool are read, and check whether the values read satisfy the contract's
+    outputs.
 
     `offered` is the tool's outputSchema, or None if it has none. `pattern` is the compiled pattern of result_parse.
     """
@@ -529,8 +534,8 @@ def settle(
 
 
 def _settle_fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side) -> SettledOutput:
-    """Decide what happens to results without a member called `name`: their text is used instead if the binding allows
-    it (AIP-extract-7).
+    """Decide how results without a member called `name` are read: from their text if the binding allows it, otherwise
+    not at all (AIP-extract-7).
     """
     if not binding.text_fallback:  # AIP-extract-7
         missing = inclusion.SchemaDifference(path=f"/{name}", narrow="nothing of this name", wide="outputs")
@@ -541,8 +546,8 @@ def _settle_fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, ou
 def _settle_path(
     mode: Mode, side: Side, base: Any, binding: ToolBinding, path: result_path.ResultPath, outputs: Side
 ) -> SettledOutput:
-    """Compare the value that result_extract takes from a result with the contract's outputs. `base` is the schema of
-    the result.
+    """Compare the part of a result that result_extract selects with the contract's outputs. `base` is the schema from
+    which `path` starts.
     """
     end = path_type(side, base, path)
     if isinstance(end, Nowhere):  # AIP-tools-6
@@ -571,7 +576,7 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
 
 
 def _base_of_parse(parse: ResultParse, offered: Any, pattern: result_path.RecordPattern | None) -> tuple[Side, Any]:
-    """Return the schema of what result_parse makes of a result.
+    """Return the schema of the values that result_parse produces from a result.
 
     The binding has a result_parse block (AIP-extract-8).
     """
@@ -597,8 +602,8 @@ def _object_of(name: str, schema: Any) -> dict[str, Any]:
 
 
 def _wrap(schema: Any, binding: ToolBinding) -> Any:
-    """Return the schema of a value after result_wrap has put it into an object. Without result_wrap the schema stays
-    the same.
+    """Return the schema that results have after the binding's result_wrap has put the value into an object. Without
+    result_wrap, return `schema`.
     """
     return schema if binding.result_wrap is None else _object_of(binding.result_wrap, schema)
 

@@ -126,8 +126,8 @@ def read_contract(data_untrusted: bytes, file: str) -> ParsedFile[Contract]:
 
 
 def _with_reference(schema: Any) -> Any:
-    """Return a schema that contains the definition of AIP-27's reference type if it refers to this type, so that
-    nothing is fetched.
+    """Return a schema in which references to AIP-27's reference type point to a definition inside the schema, so that
+    nothing has to be fetched.
     """
 
     def point_inside(each: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -427,7 +427,7 @@ def is_egress(entry: str) -> bool:
 
 
 def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
-    """Yield the errors in a runner block (AIP-30.front-6).
+    """Yield the errors in the runner block of a DRIVER.md (AIP-30.front-6).
 
     Each fault is a pointer relative to the block, a message and a hint. A runner (AIP-17) describes how the process of
     a driver is run and which resources it may use. An MCP server can only use the engine that runs a process.
@@ -444,7 +444,8 @@ def runner_faults(block: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
 
 
 def runner_limits(block: object) -> dict[str, int]:
-    """Return the limits that a runner block sets for all processes of a server together, such as memory_mb.
+    """Return the limits, such as memory_mb, that the runner block of a DRIVER.md sets for all processes of its server
+    together.
 
     A limit that is absent or invalid is left out. If `block` is the name of a RUNNER.md instead of an object, there are
     no limits.

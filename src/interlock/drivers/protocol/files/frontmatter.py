@@ -246,7 +246,7 @@ class _Builder:
             raise self._fault(message, "shorten it")
 
     def _resolve(self, event: Any) -> Any:
-        """Return the value of a scalar, which its tag and its quotes decide.
+        """Return the value of a YAML scalar. The scalar's tag or quotes decide its type.
 
         Its type follows from its tag if it has one, is text if it is quoted, and otherwise follows from the core schema
         of YAML 1.2.

@@ -204,7 +204,8 @@ def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) 
 
 
 def _missing_ref_line(driver: Driver) -> str | None:
-    """Return how a person adds auth.ref to DRIVER.md, or None if the file has it.
+    """Return the line that a person must add to DRIVER.md so that it has auth.ref. Return None if it has auth.ref
+    already.
 
     With auth.ref, the driver is granted all entries of its inventory.
     """

@@ -227,7 +227,9 @@ _GRANTS = {
 
 
 def _exposure(kind: str, required: list[str], /, **properties: Any) -> dict[str, Any]:
-    """Return the JSON Schema of an exposure of this kind, an object with these properties and no others."""
+    """Return the JSON Schema that applies to an exposure with the given `kind`: an object with these properties and no
+    others.
+    """
     is_kind = {"properties": {"kind": {"const": kind}}, "required": ["kind"]}
     return {"if": is_kind, "then": closed_object(required, kind=True, **properties)}
 

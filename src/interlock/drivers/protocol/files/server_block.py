@@ -181,8 +181,8 @@ def _objects(value: Any) -> list[Mapping[str, Any]]:
 
 
 def _settings(value: Any) -> dict[str, str] | None:
-    """Return the environment variables or headers in a registry's description. Secrets become placeholders. Return None
-    if a required value is missing.
+    """Return the environment variables or headers that a server.json describes, by name. A secret gets a placeholder as
+    its value.
 
     Return None if a required setting has no value, or any setting has no name.
     """
@@ -201,7 +201,7 @@ def _settings(value: Any) -> dict[str, str] | None:
 
 
 def _arguments(value: Any) -> list[str] | None:
-    """Return the arguments in a registry's description, or None if a required argument has no value."""
+    """Return the command-line arguments that a server.json describes, or None if a required argument has no value."""
     args: list[str] = []
     for each in _objects(value):
         text = _text(each)
@@ -214,7 +214,7 @@ def _arguments(value: Any) -> list[str] | None:
 
 
 def _text(setting: Mapping[str, Any]) -> str | None:
-    """Return the fixed or default value of a setting in a registry's description.
+    """Return the value or else the default of a setting, such as an argument, that a server.json describes.
 
     Return None if it has no value, or if the value has {curly} parts that would have to be filled in.
     """
