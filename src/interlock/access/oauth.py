@@ -71,8 +71,8 @@ class _Source:
 
 
 class Verifications:
-    """Limits on how many token verifications may wait for authorization servers, in total and for each source of
-    requests.
+    """Limits on how many access tokens may wait for their verification by an authorization server, in total and for
+    each source of requests.
     """
 
     def __init__(self) -> None:
@@ -82,7 +82,7 @@ class Verifications:
 
     @contextmanager
     def waiting(self, source: str) -> Iterator[_Source]:
-        """Count one more verification of a source as waiting while the context is open.
+        """Count a token of this source as waiting for verification while the context is open.
 
         Raise IssuerUnavailable if too many are waiting.
         """
@@ -103,7 +103,7 @@ class Verifications:
 
     @asynccontextmanager
     async def asking(self, source: str) -> AsyncIterator[None]:
-        """Wait until it is the turn of a source of requests to ask its authorization server. Keep the turn while the
+        """Wait until this source of requests may send a request to its authorization server. Its turn lasts while the
         context is open.
 
         Raise IssuerUnavailable if the wait and the turn together last longer than ASKING_S, or if too many

@@ -138,8 +138,8 @@ class TokenRegistry:
             log.warning("when tokens were last used could not be kept: %s", away)
 
     def principal(self, authorization: bytes) -> Principal | None:
-        """Return the client that an Authorization header at the public endpoint identifies, or None if its token is not
-        known.
+        """Return the client that the bearer token in an Authorization header identifies, or None if the token is
+        unknown or no longer valid.
         """
         cached = self._known.get(authorization)
         now = self.clock.wall()
@@ -160,8 +160,8 @@ class TokenRegistry:
         keep_recent(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
 
     def stands(self, principal: str) -> bool:
-        """Return whether a client, subserver or room participant that used a token of this node still has a valid
-        token.
+        """Return whether this principal still has a valid token of this node. It applies to clients, subservers and
+        participants of rooms.
 
         The result is true for all other principals.
         """
@@ -172,8 +172,8 @@ class TokenRegistry:
         return any(r.name == name and r.audience == audience and r.opens(now) for r in self._records.values())
 
     def has_lapsed(self, principal: str) -> bool:
-        """Return whether all access tokens that this principal showed have expired. A principal without a remembered
-        token counts as expired.
+        """Return whether every access token that this principal has used has expired. Return True if no such token is
+        in memory.
 
         Such tokens come from authorization servers. The result is false for all other principals.
         """
@@ -191,7 +191,7 @@ class TokenRegistry:
         return principal_for(principal, own[0].scope if own else None, self.rules)
 
     def as_it_is(self, principal: Principal) -> Principal:
-        """Return a connected principal with its current rights.
+        """Return a principal that is already connected, with the rights that its token and [[access]] give it now.
 
         Only clients of this node and `local` are looked up. Any other principal is returned unchanged; its next request
         is checked.
@@ -257,8 +257,8 @@ class TokenRegistry:
     async def _issue(
         self, name: str, audience: TokenAudience, scope: Scope, lasts_s: float, **others: Any
     ) -> IssuedRecord:
-        """Store a token that lasts `lasts_s`. `others` are further members of its record, as `TokenTable.issue` takes
-        them.
+        """Store a new token that is valid for `lasts_s` seconds. `others` are further arguments of
+        `TokenTable.issue`.
         """
         now = self.clock.wall()
         token, record = await self.table.issue(
@@ -294,7 +294,8 @@ class TokenRegistry:
         return Tokens(tokens=tuple(map(self.token_view, live)))
 
     def token_view(self, record: TokenRecord) -> Token:
-        """Return what an operator sees of a token: its metadata, and the scope that it really has at this node.
+        """Return the data about a token that operators see: its metadata, and the scope that applies to it at this
+        node.
 
         It does not contain the token itself.
         """

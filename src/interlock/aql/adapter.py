@@ -276,9 +276,7 @@ class AqlAdapter:
         self.record(caller.principal.name, caller.via, "aql/session", caller.aql or "", text)
 
     def unsaid(self, caller: Caller, warnings: tuple[AnswerWarning, ...]) -> tuple[AnswerWarning, ...]:
-        """Return those of the warnings that were not sent in this session before. Without a session, return all of them
-        (2.3.3).
-        """
+        """Return the warnings that this session has not received yet. Without a session, return all of them (2.3.3)."""
         if caller.aql is None:
             return warnings
         sent = caller.warned

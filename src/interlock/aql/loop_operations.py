@@ -50,7 +50,8 @@ _REFUSED: Final = CheckRefusal(
 
 
 class DangerHold(CallHold):
-    """A hold on a dangerous call, which is refused until somebody confirms it. Other holds let a call wait instead.
+    """Base of the holds on dangerous calls. A call with such a hold is refused with `failure` until it is confirmed; it
+    does not wait.
 
     `failure` is the answer to the refused call.
     """
@@ -71,7 +72,9 @@ class PersonHold(DangerHold):
     """
 
     def __init__(self, loop: SafetyLoop, execution: Execution, names: frozenset[str], held: HeldOperation) -> None:
-        """Create a hold. `names` are the names under which a report of the agent may have announced the operation."""
+        """Create a hold. `names` are the names that the agent may have used for the operation when it announced the
+        operation in a report.
+        """
         self._loop = loop
         self._execution = execution
         self._held = held

@@ -207,8 +207,8 @@ class OperationNames:
 
     @property
     def unmatched(self) -> list[str]:
-        """Return the patterns of configured rules that apply to no tool, because another rule matches first or no tool
-        matches.
+        """Return the patterns of configured rules that are used for no tool: nothing matches them, or an earlier rule
+        matches the same tools.
         """
         used = set(map(id, self.rules.values()))
         about = [rule for rule in self._ruled if rule.aql is not None or rule.trust is not None]
@@ -439,7 +439,7 @@ class OperationIndex:
 
     @cached_property
     def _by_form(self) -> Mapping[str, list[str]]:
-        """Operation names by a form of the name that is the same for all its spellings."""
+        """Operation names, grouped by a normalised form that is the same for all spellings of a name."""
         names: dict[str, list[str]] = {}
         for entry in self.entries:
             names.setdefault(folded(entry.name), []).append(entry.name)

@@ -195,7 +195,7 @@ class AqlSurface:
             unknown = errors.unknown_operation(request.operation, near, because=because)
             return self._fail(client_request, unknown, deliver)
         if tool.family is not None:
-            wrong = self._misplaced(entry, tool)
+            wrong = self._find_wrong_endpoint(entry, tool)
             if wrong is not None:
                 return self._fail(client_request, wrong, deliver)
         if isinstance(deliver, AnswerDelivery):
@@ -205,7 +205,7 @@ class AqlSurface:
                 call = self._new(client_request, INTROSPECT)
                 call.answer_later(self._tasks, self._introspect_settled(caller, request), deliver)
                 return call
-            return self._own(client_request, self._introspect(caller, request), deliver, INTROSPECT)
+            return self._answer_at_once(client_request, self._introspect(caller, request), deliver, INTROSPECT)
         checked = self._check(caller, entry, request)
         if isinstance(checked, AqlFailure):
             return self._fail(client_request, checked, deliver, entry.name)
@@ -341,7 +341,7 @@ class AqlSurface:
             return {"types": [declared.info() for declared in types.values()]}
         return {"type": types[name].details() if name in types else None}  # AQL-9.2-1
 
-    def _misplaced(self, entry: OperationEntry, tool: EndpointTool) -> AqlFailure | None:
+    def _find_wrong_endpoint(self, entry: OperationEntry, tool: EndpointTool) -> AqlFailure | None:
         """Return the failure for an operation that was sent to the endpoint of another family. Return None if the
         endpoint is right.
         """
@@ -441,10 +441,12 @@ class AqlSurface:
     def _new(self, client_request: ClientRequest, target: str) -> OwnCall:
         return OwnCall(*self.dispatch.call_fields(client_request, target))
 
-    def _own(
+    def _answer_at_once(
         self, client_request: ClientRequest, answered: OperationAnswer, deliver: Deliver, target: str = "mcp_aql"
     ) -> Call:
-        """Deliver an answer that the node has at once, and record it like the answer of any other call."""
+        """Answer a call for which the node already has the answer, and record its outcome like that
+        of any other call.
+        """
         call = self._new(client_request, target)
         call.end(answered.failure)
         deliver(answered)
@@ -453,7 +455,7 @@ class AqlSurface:
     def _fail(
         self, client_request: ClientRequest, failure: AqlFailure | None, deliver: Deliver, target: str = "mcp_aql"
     ) -> Call:
-        return self._own(client_request, OperationAnswer(failure=failure), deliver, target)
+        return self._answer_at_once(client_request, OperationAnswer(failure=failure), deliver, target)
 
     # The lists of a client, its introduction, and the answers to messages that cannot be read
 

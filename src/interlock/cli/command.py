@@ -150,7 +150,9 @@ class Invocation:
         return reply
 
     def is_stopped(self, away: Unreachable) -> bool:
-        """Return whether a call failed because no node runs on this data folder."""
+        """Return whether a call failed because no node runs for the data folder of this command. `away` is the error of
+        the call.
+        """
         return self.remote_url is None and away.code == "not_running"
 
 

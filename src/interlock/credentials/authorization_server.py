@@ -349,8 +349,8 @@ class ClientIdentity:
 
 @dataclass(eq=False)
 class Clients:
-    """The choice of the OAuth client that the node is at an authorization server: a configured, published or registered
-    one.
+    """Selection of the OAuth client identity that the node uses at an authorization server: configured, published as a
+    document, or registered.
     """
 
     records: TokenStore
@@ -373,7 +373,8 @@ class Clients:
     async def find(
         self, segment: str, plan: OAuthPlan, server: oauth_client.AuthorizationServer, authority: AuthorizationServers
     ) -> oauth_client.Client:
-        """Return the OAuth client that the node is at an authorization server. Register it there if necessary.
+        """Return the OAuth client identity that the node uses at an authorization server. Register the node there if
+        necessary.
 
         Raise Unobtainable if there is no way to become a client, or StoreError.
         """

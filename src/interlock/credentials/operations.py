@@ -120,8 +120,8 @@ class SecretOperations:
 
 @dataclass(eq=False)
 class ConsentOperations:
-    """The operations of the operator API on consents: where a person agrees to a token for a server, and what the
-    browser brings back.
+    """Operations of the operator API on consents: a person opens the page of an authorization server, and the browser
+    returns with the result.
     """
 
     keepers: Keepers

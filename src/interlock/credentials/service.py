@@ -34,7 +34,9 @@ class CredentialService:
         current: CurrentPlan | None = None,
         record: Callable[[bytes], None] | None = None,
     ) -> None:
-        """Construct the service. `current` and `record` are those of a node whose links get secrets."""
+        """Construct the service. If links of a node get secrets, `current` is the configuration of the node and
+        `record` writes its audit log.
+        """
         self._clock = clock
         self.secrets = SealedSecrets(data)
         self.revealer = SecretResolver(self.secrets, clock, current, record)

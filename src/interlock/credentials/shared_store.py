@@ -74,8 +74,9 @@ async def find_store_problem(plan: Plan, data: Path) -> str | None:
 
 
 def _find_withheld(plan: Plan, data: Path) -> SecretUse | None:
-    """Return the use of the store's secret if no person confirmed it. The servers of the store are asked before the
-    node knows what counts of its plan, therefore this reads what was signed itself.
+    """Return the use of a secret by the store if no person has confirmed this use, otherwise None. The confirmed uses
+    are read from the data folder, because the store is opened before the node has compared its configuration with the
+    signed one.
     """
     stored = read_buckets(data, SIGNED[0], BINDINGS)
     signed = stored.pop(SIGNED, None)

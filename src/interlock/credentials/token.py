@@ -343,8 +343,8 @@ class TokenHolder:
                 return Denied(reason=str(error), retry_s=DENIED_RETRY_S)
 
     async def _handle_unauthorized(self, challenge: Challenge) -> Denied | None:
-        """Replace a token that the server refused, by client credentials, by the refresh token or by a person's
-        consent.
+        """Handle a token that the server refused with HTTP 401. Get another token with client credentials, with the
+        refresh token, or by asking a person for consent.
         """
         before, self._challenge = self._grant, challenge
         source = await self._authority.find(challenge, prefer=before.issuer if before is not None else None)

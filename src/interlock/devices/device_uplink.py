@@ -24,7 +24,9 @@ log = logging.getLogger("interlock.devices")
 
 
 class DeviceUplink(Uplink):
-    """The registration of one device with an aggregator above this node, as if the device had registered itself."""
+    """The registration of one device with the parents of this node, so that a parent sees the device as a separate
+    subserver.
+    """
 
     def __init__(
         self, plan: Plan, link: Link, own_id: str, fronts: Fronts, clock: Clock, signer: "SigningKey | None"

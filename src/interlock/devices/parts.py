@@ -33,8 +33,9 @@ if TYPE_CHECKING:
     from interlock.devices.device_uplink import DeviceUplink
 
 
-class _Beside:
-    """An access rule that hides devices from the node's own registration with its parents, and admits everybody else.
+class _DevicesHidden:
+    """An access rule for nodes whose devices register separately: the node's own registration with a parent does not
+    offer the devices. All other principals see them.
 
     It is used if each device has its own registration. A parent would otherwise list each tool twice: under the device
     and under the gateway.
@@ -76,7 +77,7 @@ class Devices:
         await asyncio.gather(*(self._remove(segment) for segment in list(self._own)))
 
     def _add(self, devices: Iterable[DevicePlan]) -> None:
-        members = _Beside() if self._current.plan.devices.mode == "on_behalf" else None
+        members = _DevicesHidden() if self._current.plan.devices.mode == "on_behalf" else None
         for device in devices:
             # Imported when there is a device: a node without devices does not load what they need.
             from interlock.devices.device_link import DeviceKeeper

@@ -164,9 +164,9 @@ class ServerAdder:
         data = {key: value for key, value in folder.data.items() if key != "implements"}
         files = {SECRETS_FILE: folder.secrets_text} if folder.secrets_text else {}
         hints = folder.record.hints if folder.record is not None else {}
-        return self._with_free_name(DriverRequest(data=data, files=files, hints=hints))
+        return self._check_name_is_free(DriverRequest(data=data, files=files, hints=hints))
 
-    def _with_free_name(self, request: DriverRequest) -> DriverRequest:
+    def _check_name_is_free(self, request: DriverRequest) -> DriverRequest:
         """Return the request unchanged. Raise NotAdded if a server, subserver or device in the configuration already
         uses the segment of the new server.
         """
@@ -225,7 +225,7 @@ class ServerAdder:
             self.say(f"taken from the shipped driver {template.shipped}: {'; '.join(template.what)}")
             data = dict(template.data)
         files = {SECRETS_FILE: secrets_text(draft.secrets)} if draft.secrets else {}
-        return self._with_free_name(DriverRequest(data=data, files=files, secrets=draft.secrets))
+        return self._check_name_is_free(DriverRequest(data=data, files=files, secrets=draft.secrets))
 
     # Try out
 
@@ -289,13 +289,15 @@ class ServerAdder:
                 raise
         # The trial listed them, because there the server was told that it may ask clients for everything.
         try:
-            return await self._register(tried, proposals, CLIENT_CAPABILITIES, _reviews_of(unlisted, frozenset()))
+            return await self._register(tried, proposals, CLIENT_CAPABILITIES, _review_remarks(unlisted, frozenset()))
         except NotAdded as error:
             if not (left_out := _unlisted_tools(error, proposals)):
                 raise
         listed = tuple(each for each in proposals if each.tool_name not in left_out)
         asking = unlisted - left_out
-        return await self._register(tried, listed, CLIENT_CAPABILITIES if asking else (), _reviews_of(asking, left_out))
+        return await self._register(
+            tried, listed, CLIENT_CAPABILITIES if asking else (), _review_remarks(asking, left_out)
+        )
 
     async def _register(
         self,
@@ -310,7 +312,7 @@ class ServerAdder:
         """
         request = tried.request
         # It writes and reads as many files as the server has tools.
-        composed = await asyncio.to_thread(_compose, tried, proposals, capabilities, reviews)
+        composed = await asyncio.to_thread(_compose_driver, tried, proposals, capabilities, reviews)
         files, target = composed.files, self.plan.workspace / scan.DRIVERS / request.id
         written = _differing_files(target, files)
         with _staging_folder(self.plan, request.id, files, over=target) as folder:
@@ -592,7 +594,7 @@ def _move_to_home(home: Path, text: str) -> str:
 # Errors
 
 
-def _reviews_of(asking: frozenset[str], left_out: frozenset[str]) -> tuple[str, ...]:
+def _review_remarks(asking: frozenset[str], left_out: frozenset[str]) -> tuple[str, ...]:
     """Return remarks for the person who reviews a driver: which tools the server lists only for clients that it may ask
     questions (`asking`), and which tools it does not list for a driver at all (`left_out`).
     """
@@ -619,7 +621,7 @@ def _unlisted_tools(error: NotAdded, proposals: Sequence[authoring.ToolProposal]
     return frozenset(proposals[int(problem.field.split("/")[2])].tool_name for problem in faults)
 
 
-def _compose(
+def _compose_driver(
     tried: TriedServer,
     proposals: tuple[authoring.ToolProposal, ...],
     capabilities: tuple[str, ...],

@@ -151,7 +151,8 @@ class Egress:
             await _join((reader, writer), there, request)
 
     async def _serve_direct(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Serve a program that does not know the proxy, and connects to the address that the name server gave it.
+        """Serve a connection of a program in the sandbox that does not use the proxy. The program connects to the
+        address that the sandbox's name server gave for the host.
 
         The address to which it connected identifies the host it wants.
         """

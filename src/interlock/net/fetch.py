@@ -57,7 +57,7 @@ class Fetcher:
     def __init__(
         self, within: Scope | None = None, *, seconds: float | None = None, body_bytes: int = BODY_BYTES_MAX
     ) -> None:
-        """Create a fetcher, for URLs that lead no nearer to this machine than `within` allows.
+        """Create a client for small documents. It refuses URLs that lead nearer to this machine than `within`.
 
         `within` limits how near to this machine a URL may lead; None sets no limit. `seconds` is the time limit of one
         answer; None means FETCH_S.
@@ -143,7 +143,7 @@ class Fetcher:
 
 
 async def scope_of_url(url: str) -> Scope:
-    """Return how near a URL leads to this machine: to the public network, a private network, or this machine.
+    """Return where a URL leads: to the public network, a private network, or this machine.
 
     Only an IP address or localhost can mean this machine. Other names count as a private network at most, because their
     owner can make them lead anywhere. A name that cannot be resolved counts as public.

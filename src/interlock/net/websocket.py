@@ -410,8 +410,8 @@ class FramedPipe(asyncio.Protocol):
             self._end_soon()
 
     def _condemn(self, code: int, reason: str) -> None:
-        """Close the connection because of a fault of the peer. `reason` says what the peer did, for example "sent a
-        binary frame".
+        """Close the connection because the peer broke the protocol. `reason` says what the peer did, for example "sent
+        a binary frame".
         """
         if self._transport is None or self._verdict is not None:
             return
@@ -675,7 +675,9 @@ class DialledPipe(FramedPipe):
             transport.abort()
 
     def _judge_answer(self) -> bool:
-        """Return whether the peer's answer opens the WebSocket, and set the result of `opened` accordingly."""
+        """Check the peer's answer to the upgrade request, and set the result of `opened`. Return whether the WebSocket
+        is open now.
+        """
         why = self._client.handshake_exc
         if why is None and self._client.subprotocol != self._subprotocol:
             self._fail(DialFailed(f"it does not speak {self._subprotocol}"))

@@ -119,7 +119,9 @@ class CapabilityParts:
 
 
 class LocalLinks:
-    """The part of a node that lists the tools which the node itself implements, as long as the part is open."""
+    """The part of a node that adds the node's own tools to the catalog when it is opened, and removes them when it is
+    closed.
+    """
 
     def __init__(self, catalog: Catalog, root_segment: str | None, links: tuple[LocalLink, ...]) -> None:
         self._catalog, self._root_segment, self._links = catalog, root_segment, links

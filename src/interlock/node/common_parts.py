@@ -133,8 +133,8 @@ class StoreParts:
 
 
 async def prepare_stores(loaded: Loaded, clock: Clock) -> Plan:
-    """Return the plan with which a node starts: the written plan, without what no one signed. If replicas share a
-    store, copy the aggregator's identity from it.
+    """Return the plan with which a node starts: the written plan without the looser values that no one signed. If
+    replicas share a store, also copy the node's identity from there.
 
     Call this before the node is constructed, because most parts get both in their constructor. Raise CannotStart if the
     configuration belongs to another node, and StoreError if a store cannot be used.
@@ -185,7 +185,9 @@ async def _describe_start(plan: Plan, store: Store, local: Store, now: float) ->
 
 @contextlib.asynccontextmanager
 async def opened_stores(plan: Plan, clock: Clock) -> AsyncIterator[tuple[Store, Store]]:
-    """Open the shared store and the one of this machine, which are the same unless replicas share one."""
+    """Open the store of the node and the store of this machine. Both are the same store unless replicas share the first
+    one.
+    """
     store = build_shared_store(plan, plan.data, clock)
     local = store if store.replication is None else build_store("sqlite", plan.data)
     try:
@@ -261,7 +263,7 @@ class SafetyParts:
     def __init__(
         self, plan: Plan, stores: StoreParts, approvals: ApprovalParts, live: LiveNamespace, names: LiveOperationNames
     ) -> None:
-        """Construct the safety loop. `live` and `names` tell which tools and operations agents can call."""
+        """Construct the safety loop. `live` and `names` contain the tools and operations that agents can call."""
         kv, clock, codes = stores.store.kv, stores.clock, approvals.codes
         self.challenges = challenges = Challenges(approvals.inbox, codes, clock)
         self.loop = loop = SafetyLoop(
@@ -357,7 +359,9 @@ class CallParts:
             return route is None or route.offered_digest == approval.tool_digest
 
         def find_ways_out(approval: Approval) -> tuple[str, ...]:
-            """Return what an operator can do so that calls like this one are not held again."""
+            """Return the commands or settings with which an operator can make sure that calls like this one are no
+            longer held.
+            """
             route = find_route(approval)
             return () if route is None else ways_out(route, approval.id)
 
@@ -525,8 +529,8 @@ class FrontParts:
         )
         self.modern = modern = ModernFront(calls.dispatch, lists, calls.audience, tasks, notifications=notifications)
         surfaces = _surfaces(calls, stores, lists, sessions, tasks, FrontPair("flat", legacy, modern))
-        self.certificates = _certificates(plan, stores) if listen else None
-        self.bearers = bearers = _bearers(plan, stores, calls) if listen else None
+        self.certificates = _make_certificate_verifier(plan, stores) if listen else None
+        self.bearers = bearers = _make_token_verifier(plan, stores, calls) if listen else None
         self.public = PublicEndpoint(
             plan,
             tokens=stores.tokens,
@@ -571,8 +575,8 @@ def _surfaces(
     )
 
 
-def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
-    """Return what verifies the client certificates of subservers and participants of rooms, or None if no CA is
+def _make_certificate_verifier(plan: Plan, stores: StoreParts) -> "Certificates | None":
+    """Construct the verifier of the client certificates of subservers and room participants. Return None if no CA is
     configured.
 
     Raise CertificatesInvalid if a certificate file cannot be used.
@@ -584,8 +588,8 @@ def _certificates(plan: Plan, stores: StoreParts) -> "Certificates | None":
     return Certificates(plan.node.client_ca, plan.node.crl, stores.clock)
 
 
-def _bearers(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens | None":
-    """Return what verifies OAuth access tokens, or None if no authorization server is configured."""
+def _make_token_verifier(plan: Plan, stores: StoreParts, calls: CallParts) -> "AccessTokens | None":
+    """Construct the verifier of OAuth access tokens. Return None if no authorization server is configured."""
     if not plan.auth.issuers:
         return None
     from interlock.access.oauth import AccessTokens  # here, because `cryptography` takes 10 MiB

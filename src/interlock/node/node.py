@@ -292,7 +292,7 @@ WAITING_S: Final = 1.0  # between two looks at servers that are still connecting
 
 
 class NodeGone(Exception):
-    """An error raised in a program that connects a client on stdio to a running node, if that node stops."""
+    """An error raised by a program that connects a client on stdio to a running node, if the node has stopped."""
 
 
 def serve(

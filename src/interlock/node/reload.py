@@ -176,7 +176,9 @@ class Reload:
 
 
 def _file_states(paths: tuple[Path, ...], workspace: Path) -> _Seen:
-    """Return a value that differs after one of the configuration files or descriptions of devices has changed."""
+    """Return a value to compare with an earlier one: it changes whenever a configuration file or the description of a
+    device changes.
+    """
     try:
         devices = device_files(workspace)
     except OSError:
@@ -193,8 +195,8 @@ def _file_state(path: Path) -> tuple[int, int, int] | None:
 
 
 def _keep_faulty_devices(new: Plan, old: Plan) -> tuple[Plan, str | None]:
-    """Return the new plan, in which a device whose new description is wrong keeps its old one. Also return the first
-    problem.
+    """Return the new plan, in which a device keeps its previous description if the new description is invalid. Also
+    return a text about the first such device.
 
     A device that is new and has an invalid description is marked as failed, as it would be at a start. In both cases
     the other changes are applied.
@@ -240,7 +242,7 @@ class ReloadSteps:
     # Steps that capabilities use in their own
 
     def limit(self, new: Plan) -> None:
-        """Put a new plan into effect, and apply its budgets."""
+        """Make a new plan the current one, and apply its limits on calls."""
         self._stores.current.replace(new)
         self._calls.budgets.limit(new.budget.limits, enforced=is_limited(new))
 

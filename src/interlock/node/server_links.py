@@ -134,7 +134,7 @@ class Servers:
     own: dict[str, OwnLinks] = field(default_factory=dict, init=False)
 
     def __post_init__(self, ruled: AsyncFeed[str]) -> None:
-        ruled.subscribe(self._restock_one)
+        ruled.subscribe(self._restock_server)
 
     async def open(self) -> None:
         plan = self._current.plan
@@ -154,7 +154,7 @@ class Servers:
             own.end_session(caller)
 
     async def restock(self) -> None:
-        """List the tools of every server again, because rules about tools have changed."""
+        """Put the tools of every server into the catalog again, because rules about tools have changed."""
         for keeper in list(self._calls.keepers.values()):
             await self._restock(keeper)
 
@@ -166,15 +166,19 @@ class Servers:
         await asyncio.gather(*(links.stop() for links in self.own.values()))
         await asyncio.gather(*(keeper.stop() for keeper in self._calls.keepers.values()))
 
-    async def _restock_one(self, segment: str) -> None:
-        """List the tools of one server again, because an operator has classified one of the tools."""
+    async def _restock_server(self, segment: str) -> None:
+        """Put the tools of one server into the catalog again, because an operator has changed the
+        class of one of them.
+        """
         keeper = self._calls.keepers.get(segment)
         if keeper is not None and keeper.is_offered and keeper.listing is not None:
             self._calls.catalog.reconsider(segment)
             await self._restock(keeper)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:
-        """Put what a server offers into the catalog. If `listing` is None, remove it from there."""
+        """Add the tools, prompts and resources that a server lists to the catalog. If `listing` is None, remove them
+        from the catalog.
+        """
         if listing is None:
             self._calls.catalog.drop(link)
         else:

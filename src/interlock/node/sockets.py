@@ -65,7 +65,7 @@ def bind(address: Address) -> socket.socket:
 
 
 def reachable(sock: socket.socket, address: Address) -> str:
-    """Return the host and port at which programs on this machine reach a listener."""
+    """Return the host and port at which programs on this machine reach a listening socket."""
     return str(Address(_ANY.get(address.host, address.host), sock.getsockname()[1]))
 
 
@@ -169,8 +169,8 @@ class Sockets:
         self._opened.close()
 
     def _bind_twin(self, operator: socket.socket) -> socket.socket | None:
-        """Return a socket at the other address at which browsers look for localhost. If another program has it, switch
-        passkeys off.
+        """Return a socket at the second loopback address of localhost, to which browsers may connect too. If another
+        program uses this address, return None and disable passkeys.
         """
         try:
             return bind_twin(operator)

@@ -216,8 +216,8 @@ Record = TypeVar("Record")
 
 
 class NodeEvent(Struct, Generic[Record], frozen=True, kw_only=True):
-    """A live event. At most one member is set, which names the change; an event without members shows that the node
-    still runs.
+    """A live event of a node. The member that is set contains what has changed. An event without such a member only
+    shows that the node still runs.
 
     Members:
         at: The time of the node.

@@ -218,7 +218,7 @@ def approval_page(
         f' data-live="{"yes" if is_open or approval.status == "used" else ""}">'
         f'<p class="state {text(approval.status)}">{text(_STATES.get(approval.status, approval.status))}'
         f"{left}</p>"
-        f"<h1>{_heading(approval)}</h1>{_effect(approval)}{refused}{_what(approval)}{_after(approval)}"
+        f"<h1>{_heading(approval)}</h1>{_effect(approval)}{refused}{_what(approval)}{_outcome_html(approval)}"
         f"{forms}{_facts(approval)}{_ALL}</main>"
     )
     return page(_title(approval), body, script="approval.js", status=status, current="/approvals")
@@ -310,7 +310,7 @@ def _what(approval: api.Approval) -> str:
     return f"{head}{folded}<pre>{escape(chr(10).join(preview.lines))}</pre>"
 
 
-def _after(approval: api.Approval) -> str:
+def _outcome_html(approval: api.Approval) -> str:
     """Return HTML that describes what happened after the decision."""
     sentence = _NEXT.get(approval.status, "").format(by=text(approval.requested_by))
     if approval.kind in ("proposal", "request") and approval.status == "approved":
@@ -400,13 +400,13 @@ def _decision_forms(approval: api.Approval, *, is_session: bool) -> str:
     is_signed_elsewhere = bool(approval.approvers) and not passkey_origin and not approval.signing_keys
     return (
         f'<section class="box"><h2>Decide</h2>{hint}<div class="buttons">{approve}</div>'
-        f'{_by_key(approval, action, own + choice)}<p class="told" id="told" role="status"></p>'
-        f"{deny}{standing}{_edit(approval)}"
+        f'{_approve_by_key_form(approval, action, own + choice)}<p class="told" id="told" role="status"></p>'
+        f"{deny}{standing}{_edit_form(approval)}"
         f"{_other_ways(approval, action, own + choice, shown=is_signed_elsewhere)}</section>"
     )
 
 
-def _edit(approval: api.Approval) -> str:
+def _edit_form(approval: api.Approval) -> str:
     """Return the form that edits a proposal. A new approval with the edited params replaces this one (X-8-2)."""
     if approval.kind != "proposal" or approval.status != "pending" or approval.target is None:
         return ""
@@ -420,9 +420,9 @@ def _edit(approval: api.Approval) -> str:
     )
 
 
-def _by_key(approval: api.Approval, action: str, hidden: str) -> str:
-    """Return the HTML form for approving with an operator key of this machine. If there is no approver yet, it asks for
-    the setup code instead.
+def _approve_by_key_form(approval: api.Approval, action: str, hidden: str) -> str:
+    """Return the HTML form for approving with an operator key of this machine. For the enrolment of the first approver,
+    the form asks for the setup code instead.
     """
     if not approval.approvers and approval.kind == "enrolment":
         return (

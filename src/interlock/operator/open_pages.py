@@ -94,8 +94,8 @@ FOREIGN: Final = ConsentPage(400, "Nothing was done", "Another page asked for th
 
 
 def is_foreign(headers: Mapping[str, str]) -> bool:
-    """Return whether a script of another page made the request. A browser that was redirected to this page sends no
-    Origin header.
+    """Return whether a script of another web page made the request, which its Origin header shows. A browser that was
+    only redirected to this page sends no Origin header.
     """
     origin = headers.get("origin")
     if origin is None:

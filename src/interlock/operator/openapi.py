@@ -230,7 +230,7 @@ _BODY_ERRORS: Final = (cases.INVALID_JSON, cases.INVALID_BODY, cases.BODY_TOO_LA
 
 
 def _common_errors(operation: Operation[Any]) -> list[ErrorCase]:
-    """Return the errors that every operation of this kind can have."""
+    """Return the errors that the operation can return in addition to those that it declares."""
     is_for_anyone, is_change = operation.role == "anyone", operation.method != "GET"
     errors = [cases.INVALID_PARAMETER] if operation.is_strict else []
     errors += _BODY_ERRORS if operation.input is not None else ()

@@ -137,7 +137,7 @@ def is_never_waited_for(descriptor: int) -> bool:
 
 
 class FileOutput:
-    """An output to a file, with those methods of asyncio.WriteTransport that writing lines needs.
+    """An output to a file, with the methods of asyncio.WriteTransport that are needed to write lines.
 
     It writes at once and is never full.
     """
@@ -575,7 +575,9 @@ class Child(asyncio.SubprocessProtocol):
             self._settle()
 
     def _settle(self) -> None:
-        """Report the end of the child to the sink once all output is delivered, and close when no process is left."""
+        """Tell the sink that the child has ended, once all output is delivered. Release the resources of the child when
+        no process of it is left.
+        """
         if not self._announced:
             if self._paused and self._stopping:
                 self._lines.clear()
@@ -634,7 +636,8 @@ class Ran(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def gist(self) -> str:
-        """Return up to two lines of the output that describe the error, each after "; ".
+        """Return up to two lines of the output that describe an error, as the end of a message. "; " is in front of
+        each line.
 
         Installers print the reason first and advice after it.
         """

@@ -241,8 +241,8 @@ class OrphanReaper(asyncio.SubprocessProtocol):
                 self._exited.set()
 
     def _tell(self, line: bytes) -> None:
-        """Send a line to the helper process. If the pipe is full, the helper hangs and is killed, so that a new one
-        takes its place.
+        """Send a line to the helper process. If the pipe is full, the helper hangs, so kill it; another helper is then
+        started.
         """
         if self._pipe is None:
             return

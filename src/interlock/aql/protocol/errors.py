@@ -65,7 +65,9 @@ HELP: Final = 'introspect tells more: {"operation":"introspect","params":{"query
 
 
 class AqlFailure(Refusal, frozen=True, kw_only=True):
-    """The refusal of an operation. Its code is a `Code`, or an additional code that a native operation declared."""
+    """A failed operation, as the client sees it. Its code is a `Code`, or an additional code that a native operation
+    declared.
+    """
 
     confirmation: dict[str, Any] | None = None  # beside `error` in the envelope (C.token-3)
 

@@ -199,8 +199,8 @@ def discovery(endpoints: AqlEndpoints) -> tuple[str, str]:
 
 
 def primary_categories(endpoints: AqlEndpoints, tool: EndpointTool) -> list[str]:
-    """Return a line that names the categories of an endpoint's family. Return none if the family is named like its
-    category (C.tool-2).
+    """Return a line that names the categories of an endpoint's family. Return no line if the endpoint has no family, or
+    if families and categories are the same (C.tool-2).
     """
     profile = endpoints.profile
     if tool.family is None or profile.name == "crude":

@@ -239,8 +239,8 @@ def _status(value: Any) -> int | None:
 
 
 def _confirmation(meta: Raw | None, text: str, operation: str, danger: str) -> AqlFailure | None:
-    """Return the failure for a call that a person must confirm, or None for other calls. `text` is what a client of the
-    tool itself is told, and is passed on.
+    """Return the failure for a call that waits for a person's confirmation or was denied by a person. Return None for
+    other calls. `text` is the message for the clients of the tool.
 
     An AQL token cannot replace this confirmation (MCP-AX 11.3).
     """

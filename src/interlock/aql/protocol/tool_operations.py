@@ -225,7 +225,7 @@ def is_open(schema: Mapping[str, Any]) -> bool:
 # The shape of an UPDATE (4.5, C.map-8, C.map-9)
 
 
-def _own_input(facts: ToolFacts) -> bool:
+def _declares_input(facts: ToolFacts) -> bool:
     """Return whether the tool itself declares a parameter `input` that is an object."""
     own = _properties(facts.schema).get("input")
     return isinstance(own, Mapping) and own.get("type") == "object"
@@ -237,7 +237,7 @@ def _identifiers(facts: ToolFacts) -> list[str]:
     names = dict(zip(parameter_names(list(properties)), properties, strict=True))
     if facts.rule.identifiers is not None:
         return [original for name, original in names.items() if name in facts.rule.identifiers]
-    if _own_input(facts):
+    if _declares_input(facts):
         return [original for original in properties if original != "input"]
     return [
         original
@@ -261,7 +261,7 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
         return "it has no field to change"
     if facts.rule.merge == "upstream":
         return None
-    if _own_input(facts):
+    if _declares_input(facts):
         inner = _properties(properties["input"])
         nested = [name for name, schema in inner.items() if _is_nested(schema)] or ([] if inner else ["input"])
     else:
@@ -304,7 +304,7 @@ def _with_input(facts: ToolFacts, parameters: Sequence[AqlParameter], builder: "
 
     If the tool itself declares an object `input`, return the parameters unchanged.
     """
-    if _own_input(facts):
+    if _declares_input(facts):
         return list(parameters)
     identifiers = frozenset(_identifiers(facts))
     sent = [parameter for parameter in parameters if not parameter.of_gateway]

@@ -105,11 +105,11 @@ class Validator:
                 spread = self._spread_input(raw, operation.input_type)
                 if isinstance(spread, AqlFailure):
                     return spread
-                if _is_ours(operation, name):
+                if _is_added_parameter(operation, name):
                     sent |= spread
                 else:
                     sent[name] = raw  # a native handler, and a tool with an `input` of its own, take it as it is
-            elif name == "arguments" and _is_ours(operation, name):
+            elif name == "arguments" and _is_added_parameter(operation, name):
                 more = decode_object(raw) if raw_type(raw) == "object" else None
                 if more is None:
                     return errors.invalid_type("arguments", "object", raw_type(raw))
@@ -189,9 +189,9 @@ def _anything() -> Compiled:
     return compiled
 
 
-def _is_ours(operation: AqlOperation, name: str) -> bool:
-    """Return whether the gateway added this object parameter. The tool then gets its members instead of the object
-    (C.map-6, C.map-10).
+def _is_added_parameter(operation: AqlOperation, name: str) -> bool:
+    """Return whether this parameter is not in the tool's own schema, because the gateway added it to group other
+    parameters. The tool then gets its members instead of the object (C.map-6, C.map-10).
     """
     schema = operation.arguments_schema
     return schema is not None and name not in (schema.get("properties") or {})

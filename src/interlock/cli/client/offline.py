@@ -183,7 +183,7 @@ class OfflineNode:
 
 @contextmanager
 def _refusing_as_node() -> Iterator[None]:
-    """Give a refusal in the `with` block the hint that a refusal of a node gets."""
+    """Add to every Refused that is raised in the block the hint that a running node's refusal would have."""
     try:
         yield
     except Refused as error:

@@ -27,7 +27,7 @@ class BadUsage(Refused):
 
 
 class Waits(Refused):
-    """An error for a command that has no effect until a person decides."""
+    """An error for a command whose effect begins only when a person has decided about it."""
 
     exit_status: ClassVar[int] = EXIT_WAITS
 

@@ -113,7 +113,7 @@ def _libraries_of(device: str) -> Iterator[None]:
 async def _play(
     out: "Output", description: DeviceDescription, where: str, faults: Faults, event: Event | None, every_s: float
 ) -> None:
-    """Play the device at the port `where` until the process is ended. Send `event` every `every_s` seconds."""
+    """Simulate the device at the port `where` until the process is ended. Send `event` every `every_s` seconds."""
     texts = MessageTexts(description, {tool.id: tool for tool in description.tools})
 
     def show(is_ours: bool, message: bytes, happened: LineFault | None) -> None:

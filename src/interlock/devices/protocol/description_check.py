@@ -291,7 +291,7 @@ def _check_fields(
 
 
 def _check_limits(field: Field, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of a field: limits that its type does not allow, and numbers with two names."""
+    """Yield the faults of a field: limits that its type does not allow, and numbers to which two names are assigned."""
     least, greatest = type_limits(field) if field.scale != 0 else (None, None)
     for key, limit in (("minimum", field.minimum), ("maximum", field.maximum)):
         if limit is None:

@@ -130,8 +130,8 @@ class CobsFraming(Framing):
             self._begun += part
 
     def _ended(self) -> tuple[bytes, str]:
-        """Decode the frame in the buffer. Return its message, and the reason why it is invalid; the reason is empty for
-        a valid frame.
+        """Decode the complete frame in the buffer. Return its message and an empty text, or the reason why the frame is
+        invalid.
         """
         if self._is_too_large:
             return b"", "too_large"

@@ -444,9 +444,9 @@ class Contracts:
         before, self._items = self._items, {}
         for segment in sorted(contracts.keys() | segments.keys()):
             offers, shown = contracts.get(segment, []), segments.get(segment, ExposedItems())
-            await self._stock(segment, offers, shown, exposure, before)
+            await self._list_segment(segment, offers, shown, exposure, before)
 
-    async def _stock(
+    async def _list_segment(
         self, segment: str, offers: list[OfferedContract], shown: ExposedItems, exposure: Exposure, before: _ItemCache
     ) -> None:
         """List contracts and other items of drivers under one segment of the namespace. `before` holds items that were

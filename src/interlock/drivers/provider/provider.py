@@ -213,7 +213,7 @@ class DriverProvider:
             primary = self._instances.make(None)
             self.health.attach(self.installed, primary.keeper)
             is_lazy = environment.plan.registration == "lazy"
-            snapshot = await self._snapshots.find(self._about()) if is_lazy else None
+            snapshot = await self._snapshots.find(self._comparison_digest()) if is_lazy else None
             expired = await self._logins.load(None)
         except Exception as error:
             log.exception("driver %s cannot be registered", driver.segment)
@@ -321,7 +321,7 @@ class DriverProvider:
         if verdict.state in _SERVES:
             tools = {contract: bound.tool_digest for contract, bound in verdict.bound.items()}
             protocol = link.facts.version if link.facts is not None else ""
-            await self._snapshots.keep(checks.Snapshot(about=self._about(), protocol=protocol, tools=tools))
+            await self._snapshots.keep(checks.Snapshot(about=self._comparison_digest(), protocol=protocol, tools=tools))
         if who is None and self.driver.interlock.isolation != "driver":
             # This process gets no calls: it was started for its lists to be checked (AIP-tenant-1).
             asyncio.get_running_loop().call_soon(instances.rest, instance)
@@ -566,7 +566,7 @@ class DriverProvider:
     def _refuse(self, refusal: str, message: str, *, retryable: bool = False, **cause: Any) -> DriverRefusal:
         return DriverRefusal(refusal, message, retryable=retryable, cause={"driver": self.driver.key, **cause})
 
-    def _about(self) -> str:
+    def _comparison_digest(self) -> str:
         """Return a digest of everything on which the result of comparing the server with its contracts depends."""
         contracts = [self.declared.contracts[each.index] for each in self.driver.implements]
         return checks.about(self.declared.digest, self.installed, contracts)

@@ -451,7 +451,9 @@ class DriverService:
             added=tuple(sorted(now.keys() - old.keys())),
             removed=tuple(sorted(old.keys() - now.keys())),
             changed=tuple(sorted(name for name in old.keys() & now.keys() if old[name] != now[name])),
-            difference=tuple(difference(_format(old), _format(now), ("in use", "newest"), UPDATE_LINES_MAX)),
+            difference=tuple(
+                difference(_definition_texts(old), _definition_texts(now), ("in use", "newest"), UPDATE_LINES_MAX)
+            ),
             candidate=candidate,
         )
 
@@ -566,7 +568,7 @@ def _refused(declared: Declared, code: str, message: str) -> Refused:
     return Refused(code, message, {"driver": declared.key})
 
 
-def _format(tools: Mapping[str, JsonObject]) -> dict[str, str]:
+def _definition_texts(tools: Mapping[str, JsonObject]) -> dict[str, str]:
     """Return the definitions of tools as indented JSON, by the names of the tools."""
     encoded = {name: msgspec.json.encode(tool, order="sorted") for name, tool in tools.items()}
     return {name: msgspec.json.format(each).decode() for name, each in encoded.items()}

@@ -446,7 +446,7 @@ class ContractLookup:
         for level in (own, self._below_tools, elsewhere):
             contracts = ((file, file.reading.value) for file in level)
             matches = [(file, each) for file, each in contracts if each is not None and each.id == binding.tool]
-            if any(not _is_same(matches[0][1], contract) for _, contract in matches[1:]):
+            if any(not _are_equal_contracts(matches[0][1], contract) for _, contract in matches[1:]):
                 files = " and ".join(str(file.path) for file, _ in matches[:2])
                 message = f"{quoted(binding.tool)} is described differently in {files}"
                 return _binding_problem(driver, binding, CONFLICT, message)
@@ -509,7 +509,7 @@ def _unreadable(path: Path, fault: FolderUnreadable) -> FileProblem:
     return FileProblem(file=str(path), code="file_unreadable", message=str(fault), hint="repair or remove it")
 
 
-def _is_same(contract: Contract, other: Contract) -> bool:
+def _are_equal_contracts(contract: Contract, other: Contract) -> bool:
     """Return whether two contracts are equal apart from the location of their files."""
     return msgspec.structs.replace(contract, places=_NOWHERE) == msgspec.structs.replace(other, places=_NOWHERE)
 
@@ -571,13 +571,13 @@ def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[De
     for name, candidates in texts.items():
         best_rank = min(rank for rank, _ in candidates)
         best = [contract for rank, contract in candidates if rank == best_rank]
-        settled[name] = best[0] if all(_is_same(best[0], each) for each in best) else None
+        settled[name] = best[0] if all(_are_equal_contracts(best[0], each) for each in best) else None
     agreed = []
     for declared in drivers:
         problems: list[FileProblem] = []
         for index, contract in declared.contracts.items() if declared.is_fit else ():
             used = settled[contract.id]
-            if declared.driver is not None and (used is None or not _is_same(used, contract)):
+            if declared.driver is not None and (used is None or not _are_equal_contracts(used, contract)):
                 where = "other drivers bring another" if used is None else f"{used.places.file} is used"
                 message = f"{contract.places.file} describes {contract.id} differently: {where}"
                 hint = "keep one text of it, best below .tools"

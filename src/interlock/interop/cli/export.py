@@ -140,8 +140,8 @@ def export_client(
 
 
 def _find_url(invocation: Invocation) -> tuple[str, bool]:
-    """Return the URL at which clients reach the node, and whether it is that of a running node. The configuration may
-    have another one: a variable of the environment can change it, and so can port 0.
+    """Return the URL at which clients reach the node, and whether a running node has reported it. If no node runs, the
+    URL comes from the configuration, and the node may later use a different one.
     """
     from interlock.cli.terminal.text import mcp_url
     from interlock.interop.cli.import_ import own_addresses

@@ -237,8 +237,8 @@ def import_(
 
 
 def _unfinished(invocation: Invocation, report: ImportReport, connected: Collection[str]) -> Iterator[Leftover]:
-    """Yield what the drivers of an import still need from a person: secrets without a value, and trust in files that
-    are complete but not accepted. Drivers in `connected` were looked at already.
+    """Yield the commands that the user still has to run for the imported drivers: to store missing secret values, and
+    to complete or trust drivers. Only secrets are looked at for drivers in `connected`.
     """
     from interlock.drivers.api import DriverDetail
     from interlock.drivers.cli.drivers import get_driver

@@ -60,7 +60,7 @@ class Fields:
         return values[0] if values else None
 
     def put(self, key: str, value: Any) -> None:
-        """Add a field that the source has inside another field."""
+        """Add a field that the client's file contains inside another field. Do nothing if the value is None."""
         if value is not None:
             self._left.setdefault(key, value)
 

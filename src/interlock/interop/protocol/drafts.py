@@ -60,7 +60,7 @@ class Sandboxing:
         self.withheld: list[str] = []
 
     def look_at(self, args: Sequence[str], env: Mapping[str, str], *, script: bool = False) -> None:
-        """Allow the absolute paths that occur in arguments and environment variables.
+        """Let the server use the absolute paths that occur in its arguments and environment variables.
 
         A path that is a complete argument may be written, because the server works on it; other paths may only be read.
         With `script`, the first such argument is the program and is not opened for writing. Of a path that does not
@@ -367,8 +367,8 @@ def batch(
         if isinstance(draft, ImportNote):
             skipped.append(_skipped(sourced, draft))
             continue
-        shape = _shape(draft)
-        same = next((each for each in planned.values() if _shape(each.draft) == shape), None)
+        shape = _comparison_key(draft)
+        same = next((each for each in planned.values() if _comparison_key(each.draft) == shape), None)
         if same is not None:
             paths = tuple(dict.fromkeys([*same.paths, *sourced.paths]))
             origins = {"sources": (*same.sources, sourced.key), "titles": (*same.titles, sourced.title), "paths": paths}
@@ -383,7 +383,7 @@ def batch(
             while (
                 identifier in planned
                 or exposed_segment(identifier) in taken
-                or (identifier in folders and not _is_same_server(folders[identifier], draft))
+                or (identifier in folders and not _is_handwritten_for(folders[identifier], draft))
             ):
                 identifier = f"{draft.id.removesuffix(_SUFFIX)}-{number}{_SUFFIX}"
                 number += 1
@@ -409,8 +409,10 @@ def _skipped(sourced: Sourced, why: ImportNote) -> Skipped:
     return Skipped(name=sourced.entry.name, source=sourced.title, code=why.code, text=why.text)
 
 
-def _is_same_server(folder: ExistingDriver, draft: DriverDraft) -> bool:
-    """Return whether a person, not an import, wrote this folder, and wrote it for the same server as the draft."""
+def _is_handwritten_for(folder: ExistingDriver, draft: DriverDraft) -> bool:
+    """Return whether a person wrote this existing driver folder by hand, and wrote it for the same
+    server as the draft.
+    """
     return not folder.sources and all(folder.data.get(key) == draft.data[key] for key in ("server", "transport"))
 
 
@@ -430,7 +432,7 @@ def with_hosts(planned: Planned, hosts: Sequence[str]) -> Planned | ImportNote:
     return msgspec.structs.replace(planned, draft=draft) if problem is None else problem
 
 
-def _shape(draft: DriverDraft) -> object:
+def _comparison_key(draft: DriverDraft) -> object:
     """Return a value that is equal for two drafts of the same server. It consists of the server block, the transport
     and the secrets.
     """
@@ -521,7 +523,7 @@ def merge(base: Mapping[str, Any], mine: Mapping[str, Any], theirs: Mapping[str,
 
 
 def with_old(theirs: Mapping[str, Any], base: Mapping[str, Any], pointers: Sequence[str]) -> dict[str, Any]:
-    """Return `theirs` with the values at these JSON pointers taken from `base`."""
+    """Return a copy of `theirs` in which the values at these JSON pointers are replaced by those of `base`."""
     result: dict[str, Any] = plain_copy(theirs)
     for pointer in pointers:
         _copy_value(pointer, base, result)

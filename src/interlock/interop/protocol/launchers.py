@@ -142,8 +142,8 @@ _PIN: Final = re.compile(r"(?:==|(?<=.)@)[^/]*$")
 
 
 class _Bridge(msgspec.Struct, frozen=True, kw_only=True):
-    """The known command-line options of a bridge such as mcp-remote. A bridge with any other option is not replaced by
-    its remote server.
+    """The command-line options that a bridge such as mcp-remote is known to have. A bridge with any other option is
+    kept instead of being replaced by its remote server.
     """
 
     valued: frozenset[str]
@@ -486,7 +486,7 @@ def name_of_package(kind: str, named: str) -> str:
 
 
 def name_of_address(address: str) -> str:
-    """Return a short name for an address: linear for https://mcp.linear.app/mcp.
+    """Return a short name for the server at an address, for example linear for https://mcp.linear.app/mcp.
 
     The name of an IP address or of this machine is the host itself.
     """

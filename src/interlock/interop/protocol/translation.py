@@ -227,7 +227,8 @@ class Translator:
     # Texts in which no placeholder of ours is allowed
 
     def fixed(self, text: str, place: str) -> str:
-        """Return a text in which the present values of environment variables replace their placeholders.
+        """Return a text in which each placeholder of an environment variable is replaced by the variable's value on
+        this machine.
 
         Raise NotTranslatable if a value is not known here, or if the text would contain a secret.
         """
@@ -321,8 +322,8 @@ class Translator:
         return None
 
     def passed(self, name: str) -> str | None:
-        """Translate a variable that the server gets under the same name. Return a placeholder if its value is a secret
-        or the sandbox cannot pass the variable on, for example into a container. Otherwise return None.
+        """Translate an environment variable that the server gets under the same name as the client. Return a
+        placeholder if it is a secret or the sandbox cannot pass it on. Return None if the sandbox passes it on.
         """
         return self._variable(name, Placeholder(kind="env", name=name)) if _ENVIRONMENT_NAME.fullmatch(name) else None
 

@@ -187,7 +187,9 @@ class HttpClient:
 
     @property
     def has_plenty(self) -> bool:
-        """Return whether so many connections are idle that a connection which carried a stream can be closed."""
+        """Return whether enough connections are idle, so that a connection that has carried an event stream can be
+        closed instead of kept.
+        """
         return len(self._idle) >= IDLE_AFTER_STREAMS_MAX
 
     def gone(self, connection: HttpConnection) -> None:

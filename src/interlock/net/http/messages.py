@@ -116,8 +116,8 @@ NO_KEY: Final = (b"", -1)
 
 
 def varying_lines(head: bytes) -> VaryingLines:
-    """Return the header lines that may differ from one message of a peer to the next, spelled as this peer
-    spells them.
+    """Find the header lines of a message whose values may differ in the peer's next message, such as Content-Length.
+    Return the beginnings of these lines as the peer writes them.
     """
     lines: dict[bytes, tuple[bytes, bool]] = {}
     for line in head.split(b"\r\n")[1:]:
@@ -130,7 +130,8 @@ def varying_lines(head: bytes) -> VaryingLines:
 
 
 def read_key(data: bytes, end: int, varying: VaryingLines) -> tuple[bytes, int]:
-    """Return the key under which the message head `data[:end]` is remembered, and the length of the message body.
+    """Return a key for the cache of parsed message heads, and the length of the message body. The head is `data[:end]`.
+    Its `varying` header lines are not part of the key.
 
     The length is -1 if it is not among the `varying` lines. Return NO_KEY if the parser must read the head.
     """

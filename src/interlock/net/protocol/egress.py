@@ -74,8 +74,8 @@ def permits(host: str, port: int, entries: Iterable[str]) -> Permit | None:
 
 
 def direct_ports(entries: Iterable[str]) -> tuple[int, ...]:
-    """Return the ports at which programs that do not know the proxy are served: those of the web and those of the
-    entries, at most PORTS_MAX. Without entries there are none.
+    """Return the ports on which a sandbox serves programs that do not use the proxy: the usual web ports and the ports
+    in `entries`, at most PORTS_MAX. Return no ports if there are no entries.
     """
     entries = tuple(entries)
     if not entries:

@@ -45,7 +45,7 @@ def accept_configuration(invocation: Invocation, loaded: Loaded) -> None:
         conflict = asyncio.run(find_start_conflict(loaded, Clock()))
         if conflict is not None:
             _accept_start(invocation, loaded, conflict)
-        lines, prints = asyncio.run(_look(plan))
+        lines, prints = asyncio.run(_find_loosening(plan))
         if not lines and conflict is not None:
             return
         if not lines:
@@ -61,8 +61,8 @@ def accept_configuration(invocation: Invocation, loaded: Loaded) -> None:
         raise Refused("not_started", str(error)) from None
 
 
-async def _look(plan: Plan) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return what loosens the guard, and the thumbprints of the approvers' keys."""
+async def _find_loosening(plan: Plan) -> tuple[tuple[str, ...], frozenset[str]]:
+    """Return the unsigned changes by which this plan loosens the guard, and the thumbprints of the approvers' keys."""
     now, anchors = Clock().wall(), Anchors(plan.anchors, Clock())
     try:
         anchors.load()
@@ -73,8 +73,8 @@ async def _look(plan: Plan) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def _accept_start(invocation: Invocation, loaded: Loaded, conflict: StartConflict) -> None:
-    """Let a configuration start another node than the one that it belongs to. Raise Refused if there is no key of an
-    approver of that node.
+    """Ask for the key of an approver, and then let the configuration of one node start a different node. Raise Refused
+    if no approver of the first node has a key on this machine.
     """
     out = invocation.out
     out.remark("the configuration belongs to another node; what was signed there would not be held back:")
@@ -109,8 +109,8 @@ async def _forget_start(loaded: Loaded, conflict: StartConflict, name: str, key_
 
 
 def _open_key(prints: frozenset[str], hint: str) -> tuple[str, str]:
-    """Open a key of this machine that is enrolled. Return its name and thumbprint. Raise Refused if there is none.
-    `hint` says what to do then.
+    """Open the key of an enrolled approver that is stored on this machine, and return its name and thumbprint. Raise
+    Refused with `hint` if there is none. `prints` are the thumbprints of all enrolled keys.
     """
     keys, own = OperatorKeys(), own_name()
     publics = {name: keys.find_public(name) for name in keys.names()}

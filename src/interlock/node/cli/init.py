@@ -84,7 +84,7 @@ def init(
         invocation.config = str(path)
         enrolled = _enrol_first(invocation)
         if new_key is None and not enrolled:
-            raise _already(path, by_variable=is_exported)
+            raise _overwrite_refusal(path, by_variable=is_exported)
         if out.as_json:
             key_made = new_key.as_json() if new_key is not None else None
             out.json({"config": str(path.absolute()), "operator_key": key_made, "enrolled": enrolled})
@@ -210,14 +210,14 @@ def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
             with path.open("x", encoding="utf-8") as file:
                 file.write(text)
     except FileExistsError:
-        raise _already(path, by_variable=by_variable) from None
+        raise _overwrite_refusal(path, by_variable=by_variable) from None
     except OSError as error:
         temporary.unlink(missing_ok=True)
         raise Refused("not_written", f"{path} cannot be written: {error.strerror}") from None
 
 
-def _already(path: Path, *, by_variable: bool) -> Refused:
-    """Return the refusal to write over an existing configuration.
+def _overwrite_refusal(path: Path, *, by_variable: bool) -> Refused:
+    """Return the refusal for an existing configuration file that would be overwritten.
 
     `by_variable` says that INTERLOCK_CONFIG in the environment names the file.
     """

@@ -109,7 +109,7 @@ def list_tokens(invocation: Invocation) -> tuple[Token, ...]:
 
 
 def unmatched_principals(loaded: Loaded, tokens: Iterable[Token]) -> Iterator[Problem]:
-    """Yield a problem for each entry of `safety.require` that no client of the node has the name for.
+    """Yield a problem for each pattern in `safety.require` that matches the name of no possible client of the node.
 
     Of authorization servers and certificates only the beginning of a name is known.
     """

@@ -298,7 +298,7 @@ def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
 
 
 def named_few(names: list[str], noun: str) -> str:
-    """Return a single name as it is. For several names, return their number and the first few."""
+    """Return the only name, or the number of names followed by the first few of them."""
     if len(names) == 1:
         return one_line(names[0])
     shown = ", ".join(map(one_line, names[:NAMES_SHOWN]))

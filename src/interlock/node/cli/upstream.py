@@ -84,7 +84,7 @@ def survey_of(loaded: Loaded) -> Survey:
 
 
 def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Return the warnings that follow from a survey of all servers.
+    """Return the warnings about servers, drivers and [[tool]] entries that a survey of all servers gave rise to.
 
     Failures of servers that `earlier` explains are left out.
     """

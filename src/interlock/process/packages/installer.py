@@ -104,7 +104,8 @@ class _Marker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Installer:
-    """An installer of packages into one store, with one environment for npm and pip.
+    """An installer of npm and PyPI packages into one package store. All its commands run with the same environment
+    variables.
 
     `find` asks the registry for versions and hashes, `put` installs exactly those, and `keep` does both for a
     configured server. `root` is a folder below the data folder, for records of what is used. Only one installer works
@@ -167,7 +168,8 @@ class Installer:
         )
 
     async def keep(self, registry: Registry, text: str) -> Path:
-        """Return the folder of a configured server's package, and install it first if necessary.
+        """Return the folder with the package of a server in the configuration, and install the package first if
+        necessary.
 
         The exact versions are recorded at the first installation and used until the record is removed. Raise
         PackageUnavailable on failure.
@@ -255,7 +257,9 @@ class Installer:
             await asyncio.to_thread(remove_tree, incoming)
 
     async def _platform(self, registry: Registry, commands: "_Commands") -> tuple[str, ...]:
-        """Return what decides, beside its pins, which files of a package are installed."""
+        """Return the properties of this machine that decide which files of a package are installed, such as the
+        processor and the version of the interpreter.
+        """
         machine = (sysconfig.get_platform(), str(sysconfig.get_config_var("SOABI")))
         if registry == "pypi":
             return (*machine, python_version(), os.path.realpath(sys.base_prefix))
@@ -560,7 +564,7 @@ class Runner(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PythonRunners:
-    """The installers uvx and pipx, which install into the folder of an `Installer` and follow its rules.
+    """Installers that use uvx or pipx instead of npm or pip. They install into the root folder of an `Installer`.
 
     Both methods raise PackageUnavailable on failure. `package` is the name with its extras, and `beside` contains
     further requirements.

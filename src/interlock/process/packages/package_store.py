@@ -96,7 +96,7 @@ class _User(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PackageStore:
-    """The store in one folder. Its methods do their work at once: call those that read whole packages on a thread."""
+    """The package store in one folder. Its methods block. Call those that read whole packages in a thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder.resolve()  # npm writes a lock that is useless elsewhere for a folder behind a symlink
@@ -137,7 +137,7 @@ class PackageStore:
         write_whole(user, _User(record=str(record), host=socket.gethostname()))
 
     def has_user(self, entry: Path, record: Path) -> bool:
-        """Return whether the store remembers this record as a user of the package."""
+        """Return whether the store lists this record of a data folder among the users of the package."""
         return self._user_file(entry, record).is_file()
 
     def find_seen(self, entry: Path, seen: str | None) -> str | None:
@@ -158,8 +158,8 @@ class PackageStore:
         return now if is_whole else None
 
     def make_incoming(self, entry: Path) -> Path:
-        """Create the temporary folder for a package. Its lock has to be held, so others of its name are left over from
-        killed installers and are removed.
+        """Create a temporary folder in which a package is installed, and remove temporary folders that killed
+        installers left behind. The caller must hold the lock of the package.
 
         Its path is longer than that of the package: a path in the first line of a script that is short enough there
         is short enough afterwards.
@@ -341,7 +341,9 @@ def _replace_paths(incoming: Path, entry: Path) -> None:
 
 
 def _retire(entry: Path) -> None:
-    """Give a package a temporary name, so that it is no longer one when half of it is removed."""
+    """Rename the folder of a package before it is removed, so that a package that is only partly
+    removed is never used.
+    """
     entry.chmod(0o700)
     entry.rename(entry.with_name(f".{entry.name}.{secrets.token_hex(_SUFFIX_BYTES)}"))
 

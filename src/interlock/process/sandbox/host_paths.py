@@ -32,7 +32,7 @@ class LinkRoots(msgspec.Struct, frozen=True):
     folders: tuple[Path, ...]
 
     def plain_path(self, path: Path) -> Path:
-        """Return a path with the symbolic links of its root resolved. The rest of the path stays as it is written."""
+        """Return a path with the symbolic links in its root folder resolved. Links below the root folder stay."""
         root, below = self._split(path)
         return Path(os.path.realpath(root), below)
 
@@ -91,8 +91,8 @@ class ProtectedPaths(msgspec.Struct, frozen=True, kw_only=True):
         return not any(each.is_relative_to(path) for each in (self.home, self.state, ETC))
 
     def may_be(self, path: Path, real: Path) -> bool:
-        """Return whether a declared path may lead to `real`, either without symbolic links or only through permitted
-        links.
+        """Return whether a sandbox may use a declared path that leads to `real`: it contains no symbolic links, or only
+        permitted ones.
 
         A link must not lead out of its root, to a protected path, or to a hidden part of the home, such as ~/.ssh or
         ~/.aws, that the declared path does not name.

@@ -51,7 +51,8 @@ def identity_of(path: Path) -> Identity:
 
 
 def check_mounts(pid: int, judged: Mapping[Path, Identity]) -> None:
-    """Compare the mounts that a sandboxed process sees with the files that were checked before.
+    """Check that the mounts of a sandboxed process are the same files that were checked before it started. `judged` has
+    the device and inode of each.
 
     Raise SandboxFailed if they differ, or if they cannot all be compared within WAIT_S seconds. Return without a result
     if the process has ended. This blocks until the mounts are there, usually for milliseconds.
@@ -277,7 +278,9 @@ class SandboxView:
         return mount is not None and mount.kind is MountKind.WRITE
 
     def own(self, path: Path) -> None:
-        """Mount the server's home for writing, even if the path is denied elsewhere."""
+        """Mount the private home folder of the server for reading and writing, even if another
+        setting denies the path.
+        """
         self._put(MountKind.WRITE, path)
 
     def replace_file(self, path: Path, source: Path) -> None:
@@ -364,7 +367,9 @@ class EgressDenial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_text(self) -> str:
-        """Return the text without a line of the configuration, which a model could write (AX-11.N-9)."""
+        """Return the text for clients. It contains no configuration line to copy, because a model could then write that
+        line (AX-11.N-9).
+        """
         is_command = self.remedy.startswith(f"{_ALLOW} interlock ")
         way = self.remedy if is_command else "interlock status says how a person allows it"
         return f"egress_denied: {self.place}: {self.why}; {way}"
@@ -416,7 +421,7 @@ class Bubblewrap:
         self.program, self._base = program, base
 
     def words(self, mounts: list[Mount], env: Mapping[str, str], cwd: Path, *, make_cwd: bool, nothing: Path) -> bytes:
-        """Return the options that bwrap reads from a file.
+        """Return the command-line options of bwrap for a sandbox, in the form in which bwrap reads them from a file.
 
         `nothing` is an empty folder that is mounted over hidden folders.
         """

@@ -298,7 +298,9 @@ class Sandboxes:
     def _prepare(
         self, plan: SandboxPlan, command: SandboxedCommand, others: Sequence[ServerPlan], *, alone: bool
     ) -> "_Prepared":
-        """Do all work that reads from or writes to the disk. `alone` says that no other sandbox uses this home now."""
+        """Do all work for a new sandbox that reads or writes the disk. `alone` says that no other running sandbox uses
+        the same home folder.
+        """
         tool = bubblewrap()
         home = plan.home.absolute()
         _prepare_home(home, empty=alone)
@@ -417,7 +419,9 @@ class Sandbox:
 
     @property
     def remark(self) -> str:
-        """Return a possible reason for the failure of the server, as the end of a message. It may be empty."""
+        """Return a possible reason why the server failed, to be appended to a message. It is empty if no reason is
+        known.
+        """
         last = self._stderr.tail(1)
         if last and last[0].text.startswith("bwrap: "):
             return f" ({last[0].text})"

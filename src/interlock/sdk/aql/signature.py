@@ -223,7 +223,9 @@ class _TypeReader:
         return word
 
     def returns(self, returned: Any, held: Any, *, is_listing: bool) -> Returns:
-        """Return the declaration of the handler's result."""
+        """Return the declaration of the handler's result. `returned` is the annotated type of the result, and `held`
+        the type of its items if the result is a listing.
+        """
         word = self._word(_bare(held)[0])[0]
         if is_listing:
             return Returns("object", "object", f"items of {word}, and pageInfo.")

@@ -88,7 +88,7 @@ class FollowedProposals:
             self._by_id[proposal.id] = msgspec.structs.replace(proposal, **changes)
 
     def on_request(self, envelope: Envelope) -> None:
-        """Mark the proposal that a request carries out, if it does, as claimed."""
+        """Mark a proposal as claimed if another participant's request carries it out."""
         proposal = self.find(envelope.correlation_id)
         if proposal is not None and proposal.status == "pending":
             self._fulfilments[envelope.id] = proposal.id, envelope.to or ()
@@ -108,8 +108,8 @@ class FollowedProposals:
             self._settle(proposal.id, (sender, response))
 
     def on_event(self, envelope: Envelope, payload: dict[str, Any]) -> None:
-        """Update a proposal after an event of the gateway. The gateway also reports requests that carried out a
-        proposal without naming it.
+        """Update the status of a proposal after the gateway has reported a change of it. The report also covers
+        requests that carried out a proposal without naming the proposal.
         """
         status = str(payload.get("event")).removeprefix(EVENT)
         proposal = self.find(envelope.correlation_id)

@@ -426,7 +426,9 @@ class Participant(OfferedTools):
         return True
 
     def _reply(self, request: Envelope, payload: bytes) -> bool:
-        """Send a reply to the sender of a request and, if it fulfils a proposal, to the proposer."""
+        """Send a reply to the sender of a request. If the request carries out a proposal, send the reply to the
+        proposer too.
+        """
         proposal = self._followed.find(request.correlation_id)
         to: tuple[str, ...] = (request.sender or "",)
         if proposal is not None and proposal.proposer not in to:

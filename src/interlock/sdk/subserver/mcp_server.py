@@ -228,8 +228,8 @@ class McpServer:
         return report
 
     def _answer(self, validated: ValidatedRequest, members: dict[str, Any], *, cached: bool = False) -> None:
-        """Send a result in the form of the caller's MCP era. With `cached`, a result for a modern client also has a
-        cache lifetime, which is zero.
+        """Send a result in the form of the caller's MCP era. With `cached`, mark a result for a modern client as
+        outdated at once.
         """
         if _is_modern(validated):
             members = {"resultType": "complete", **members}

@@ -505,7 +505,7 @@ def settle(
     parse = binding.result_parse
     if parse is not None:
         mode: Mode = parse.form or ("text" if offered is None or parse.source in {"text", "content"} else "structured")
-        side, base = _base_of_parse(parse, offered, pattern)
+        side, base = _parsed_schema(parse, offered, pattern)
         return _settle_path(mode, side, base, binding, path, outputs)
     name = path.only_name
     if offered is not None:
@@ -525,7 +525,7 @@ def settle(
     first = path.steps[0] if path.steps else None
     text_schema = _object_of(CONTENT, TEXT) if first is None else TEXT
     reaches_text = first is None or name is not None or first == result_path.NameStep(CONTENT)
-    if not reaches_text or inclusion.exclusions(Side({}), _wrap(text_schema, binding), outputs, outputs.root):
+    if not reaches_text or inclusion.exclusions(Side({}), _wrapped_schema(text_schema, binding), outputs, outputs.root):
         return SettledOutput(mode="json", doubts=(doubt,))
     if name is None or name == CONTENT:
         return SettledOutput(mode="text", doubts=(doubt,))
@@ -564,7 +564,7 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
 
     The schema is first wrapped as result_wrap demands, and reduced by the outputs that the driver drops.
     """
-    offered = _wrap(schema, binding)
+    offered = _wrapped_schema(schema, binding)
     if dropped := binding.schema_narrowing.drop_outputs:
         offered = _without_properties(side, offered, dropped)
     refusals = inclusion.exclusions(side, offered, outputs, outputs.root)
@@ -575,7 +575,7 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
     return SettledOutput(mode=mode, doubts=outcome.differences)
 
 
-def _base_of_parse(parse: ResultParse, offered: Any, pattern: result_path.RecordPattern | None) -> tuple[Side, Any]:
+def _parsed_schema(parse: ResultParse, offered: Any, pattern: result_path.RecordPattern | None) -> tuple[Side, Any]:
     """Return the schema of the values that result_parse produces from a result.
 
     The binding has a result_parse block (AIP-extract-8).
@@ -601,7 +601,7 @@ def _object_of(name: str, schema: Any) -> dict[str, Any]:
     return {"type": "object", "properties": {name: schema}, "required": [name], "additionalProperties": False}
 
 
-def _wrap(schema: Any, binding: ToolBinding) -> Any:
+def _wrapped_schema(schema: Any, binding: ToolBinding) -> Any:
     """Return the schema that results have after the binding's result_wrap has put the value into an object. Without
     result_wrap, return `schema`.
     """
