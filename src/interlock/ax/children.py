@@ -111,7 +111,7 @@ class _ChildConnection(SubserverConnection):
 
 
 class UnregisteredChild(msgspec.Struct, frozen=True):
-    """State of a child process that is not registered, with the reason."""
+    """State of a child process that has started and is not registered, with the reason and the time since when."""
 
     state: str
     reason: str

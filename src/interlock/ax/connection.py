@@ -50,7 +50,7 @@ _FIRST: Final = "the first message on this link must be the request mcpax/regist
 
 @dataclass(eq=False)
 class SubserverConnection:
-    """Connection of one subserver.
+    """Connection of one subserver to this node, over which it registers and is called.
 
     It receives the subserver's messages and passes its registration to the registrar.
     """
@@ -187,7 +187,7 @@ class SubserverConnection:
         return None if answer.error else read_parent_untrusted(answer.result)  # AX-13.4-4
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
-        """Create the keeper and the link of the registration, which uses the pipe of this connection."""
+        """Create the keeper and the link for a registration. Messages of the link are sent over this connection."""
         if self._pipe is None:
             raise RuntimeError("a connection registers only after it began")
         keeper = RegisteredKeeper(parts, self.stderr)

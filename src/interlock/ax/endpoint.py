@@ -394,7 +394,7 @@ async def find_addresses(endpoint: str, allowed: Iterable[str], guest: Registran
 
 
 def _matches(url: SplitResult, entry: SplitResult) -> bool:
-    """Return whether a URL matches an entry of the URLs that the operator allows.
+    """Return whether a URL is allowed by `entry`, one of the URL patterns that the operator configured.
 
     Each part is compared separately, so that a `*` in the host never matches part of the path.
     """
@@ -410,7 +410,9 @@ def _refuse_endpoint(must: str) -> Refusal:
 
 
 class DialBack:
-    """Source of a registration that came by POST. This node opens the connection to the subserver."""
+    """Source of a registration that came by POST, and therefore without a lasting connection. This node opens a
+    connection to the subserver later.
+    """
 
     transport = "http"
     is_open = True
@@ -420,14 +422,18 @@ class DialBack:
         self.allowed = tuple(allowed)
 
     async def ask_parent(self) -> Parent | Refusal | None:
-        """Return None: there is no link yet over which to ask. The registration itself names the parent."""
+        """Return None, because the subserver cannot be asked before this node is connected to it. The registration
+        itself names the parent.
+        """
         return None
 
     def keeper_for(self, parts: RegistrationParts) -> RegisteredKeeper:
         return DialledBackKeeper(parts, self)
 
     def close(self, code: int, reason: str) -> None:
-        """Do nothing: the subserver opened no connection, and the keeper closes the one that the node opened."""
+        """Do nothing, because there is no connection that the subserver opened. The keeper closes the connection that
+        this node opened.
+        """
 
 
 class _CheckedConnector(RegisteredConnector):

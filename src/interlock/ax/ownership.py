@@ -85,7 +85,8 @@ def may_renew(held: SubserverLease | None, own: SubserverLease) -> bool:
 
 
 def check_parent(request: Register, answer: Parent | None, aggregator_id: str) -> Refusal | None:
-    """Refuse a subserver if another aggregator is its parent. This check is for aggregators without a shared store.
+    """Return a refusal if a subserver already has another aggregator as its parent. This check is for aggregators
+    without a shared store.
 
     `answer` is None if the subserver was not asked or does not support mcpax/parent.
     """
@@ -105,7 +106,9 @@ def split_brain(holder_aggregator_id: str) -> Refusal:
 
 
 def releases(released_session: str | None, session_hash: str) -> bool:
-    """Return whether a registration gives up the session with this hash. The comparison runs in constant time."""
+    """Return whether `released_session`, the session that a registrant gives up, has this hash. The comparison runs in
+    constant time.
+    """
     return released_session is not None and hmac.compare_digest(_hash(released_session).encode(), session_hash.encode())
 
 
@@ -123,8 +126,8 @@ class HeldClaim(msgspec.Struct, frozen=True):
 
 
 class Holders:
-    """Claims that say which aggregator has which subserver, at or below this node. The first claim to a subserver
-    counts.
+    """Record of which aggregator has which subserver, for the subservers at or below this node. A later claim to the
+    same subserver is denied.
 
     A claim lasts as long as the registration through which it was made.
     """
@@ -134,7 +137,8 @@ class Holders:
         self._by_via: dict[str, dict[str, None]] = {}
 
     def claim(self, claimed: Claimed, via: str, released_session: str | None = None) -> str | None:
-        """Enter a claim. Return None if it is entered, otherwise the aggregator that has the subserver.
+        """Record a claim. Return None if it is granted, otherwise the id of the aggregator that already has the
+        subserver.
 
         `via` is the session through which the claim was made. An aggregator that registered again claims the same
         sessions through another session; an impostor that only uses its name does not know them.
@@ -155,7 +159,7 @@ class Holders:
         return len(self._by_via.get(via, ())) + more <= HELD_MAX
 
     def release(self, subserver_id: str, via: str, session_hash: str | None = None) -> bool:
-        """Release a claim that was made through the session `via`. Return False if there is none.
+        """Delete the claim to a subserver that was made through the session `via`. Return False if there is none.
 
         If `session_hash` is given, the claim is released only if it has that hash.
         """
@@ -166,7 +170,7 @@ class Holders:
         return True
 
     def release_all(self, via: str) -> tuple[str, ...]:
-        """Release all claims that were made through the session `via`, which has ended. Return the ids of their
+        """Delete all claims that were made through the session `via`, which has ended. Return the ids of their
         subservers.
         """
         gone = tuple(self._by_via.get(via, ()))
@@ -178,7 +182,7 @@ class Holders:
         return self._held.get(subserver_id)
 
     def all(self) -> tuple[Claimed, ...]:
-        """Return all claims in the form in which they are sent to the parent."""
+        """Return all claims, as they are sent to the parent."""
         return tuple(held.claimed for held in self._held.values())
 
     def _forget(self, subserver_id: str, via: str) -> None:
@@ -213,7 +217,7 @@ class Owners:
         return [_read_owner(entry) for entry in await self._kv.entries(OWNERS, self._clock.wall())]
 
     async def keep(self, owner: SegmentOwner) -> None:
-        """Store the owner of a segment, with the present time."""
+        """Store the owner of a segment, with the current time."""
         now = self._clock.wall()
         record = msgspec.json.encode(msgspec.structs.replace(owner, at=now))
         await self._kv.put(OWNERS, owner.segment, record, now)
@@ -230,8 +234,8 @@ def _read_owner(entry: Entry) -> SegmentOwner:
 
 @dataclass(eq=False)
 class Leases:
-    """Leases on subservers, in a store that the aggregators of a tree share. Only the holder of its lease has a
-    subserver.
+    """Leases on subservers, in a store that the aggregators of a tree share. A subserver belongs to the aggregator that
+    holds its lease.
 
     The methods raise StoreError if the store is unavailable.
     """
@@ -242,10 +246,8 @@ class Leases:
     _tree: str
 
     async def claim(self, request: Register, session_id: str) -> Refusal | None:
-        """Acquire the lease on a subserver, for three heartbeat intervals.
-
-        Return None if this aggregator now has the lease. Return a refusal if another aggregator has it, or if it kept
-        changing meanwhile.
+        """Acquire the lease on a subserver for three heartbeat intervals. Return a refusal if another aggregator has
+        the lease, or if it kept changing meanwhile.
         """
         own = lease_of(self._own_id, session_id)
         for _ in range(TRIES_MAX):
@@ -257,10 +259,8 @@ class Leases:
         return unavailable("lease_contended")
 
     async def renew(self, session: Session) -> bool:
-        """Renew the lease of a session on its subserver.
-
-        Return False if another aggregator or session has the lease, or if the lease kept changing meanwhile. Then the
-        session must end.
+        """Extend the lease of a session on its subserver. Return False if that is impossible, so that the session must
+        end: another aggregator or session has the lease, or the lease kept changing meanwhile.
         """
         own = lease_of(self._own_id, session.session_id)
         for _ in range(TRIES_MAX):
@@ -303,8 +303,8 @@ class Leases:
 
 
 class TreeClaims:
-    """Claims to the subservers at or below this node. They are entered here, and then made at the parent in this node's
-    own tree.
+    """Claims of this node and of the aggregators below it, each saying which aggregator has a subserver. Each claim is
+    recorded here, and then sent to the parent if this node has one.
     """
 
     def __init__(self, aggregator_id: str, on_moved: Callable[[str, Mapping[str, str]], None]) -> None:
@@ -328,10 +328,10 @@ class TreeClaims:
         return (await self.claim((claimed,), OWN, released_session)).get(subserver_id)
 
     async def claim(self, claims: Iterable[Claimed], via: str, released_session: str | None = None) -> dict[str, str]:
-        """Enter claims to subservers here, and make them at the parent.
+        """Record claims to subservers and send them to the parent. Return the denied claims as a map from the id of a
+        subserver to the aggregator that has it.
 
-        Return the claims that were denied, as a map from subserver to the aggregator that has it. `via` is the session
-        of the registrant that claims, or OWN for this node's own claim.
+        `via` is the session of the registrant that claims, or OWN for this node's own claim.
         """
         refused: dict[str, str] = {}
         entered = []
@@ -354,8 +354,8 @@ class TreeClaims:
         return refused
 
     def disown(self, held: Mapping[str, str]) -> None:
-        """Give up subservers that other aggregators have, as the parent has answered. `held` maps the ids of these
-        subservers to aggregators.
+        """Delete the claims to subservers that other aggregators have, as the parent has answered. `held` maps the id
+        of each subserver to its aggregator.
         """
         for subserver_id, holder in held.items():
             if (before := self.holders.find(subserver_id)) is not None:
@@ -363,11 +363,11 @@ class TreeClaims:
                 self._on_moved(before.via, {subserver_id: holder})
 
     def release(self, subserver_ids: Iterable[str], via: str) -> None:
-        """Release claims that were made through the session `via`, here and at the parent."""
+        """Delete claims that were made through the session `via`, and send the deletion to the parent."""
         self._release_above([subserver_id for subserver_id in subserver_ids if self.holders.release(subserver_id, via)])
 
     def release_own(self, subserver_id: str, session_id: str) -> None:
-        """Release the claim to a subserver that was registered with this node.
+        """Delete this node's claim to a subserver that was registered with this node.
 
         A later session of the same subserver keeps its claim.
         """
@@ -375,8 +375,8 @@ class TreeClaims:
             self._release_above([subserver_id])
 
     def end(self, session: Session) -> None:
-        """Release the claim to a subserver whose registration has ended, and all claims that were made through its
-        session.
+        """Delete the claim to a subserver whose registration has ended, and all claims that the
+        subserver itself sent.
         """
         self.release_own(session.register.subserver_id, session.session_id)
         self._release_above(self.holders.release_all(session.session_id))

@@ -50,14 +50,14 @@ class AxParts(CapabilityParts):
         self.endpoint: AxEndpoint | None = None
         if node.listen:
             self.endpoint = AxEndpoint(plan, stores.tokens, self.registrar, stores.refusals, fronts.certificates)
-        fronts.credentials_changed.subscribe(lambda _: self.registrar.dismiss_unwelcome(self._is_welcome))
+        fronts.credentials_changed.subscribe(lambda _: self.registrar.dismiss_unwelcome(self._may_still_register))
         self.parents = ParentService(plan, self.registrar, fronts.legacy, fronts.modern)
 
     def _unregistered_children(self) -> list[AbsentServer]:
         waiting = self.children.waiting.items()
         return [AbsentServer(segment=segment, state=child.state, detail=child.reason) for segment, child in waiting]
 
-    def _is_welcome(self, guest: RegistrantIdentity) -> bool:
+    def _may_still_register(self, guest: RegistrantIdentity) -> bool:
         """Return whether a registered subserver would still be allowed to register now."""
         is_admitted = self.endpoint is None or self.endpoint.is_still_admitted(guest)
         return is_admitted and self._stores.tokens.stands(guest.principal)

@@ -149,7 +149,7 @@ class Registrar:
         policy = registrations.Policy(require_proof=ax.require_proof, degraded=degraded, grace_s=grace_s)
         self.engine = Registrations(self.aggregator_id, ax.tree, policy)
         self.drops = Drops()
-        self.claims = TreeClaims(self.aggregator_id, self._take_away)
+        self.claims = TreeClaims(self.aggregator_id, self._give_up_subservers)
         self._members: dict[str, _Member] = {}  # by session id; a lost one stays while its names are listed
         self._timer: asyncio.TimerHandle | None = None
         self._tasks = BackgroundTasks()
@@ -287,7 +287,7 @@ class Registrar:
         if (member := self._members.get(session_id)) is not None:
             member.keeper.start()
             if self.leases is not None and not member.keeper.link.registration.register.heartbeat_interval_ms:
-                self._tasks.begin(self._renew_without_beats(session_id))
+                self._tasks.begin(self._renew_while_connected(session_id))
 
     # What happens to registrations
 
@@ -321,7 +321,7 @@ class Registrar:
                     keeper = self._members[event.session.session_id].keeper
                     keeper.recover()
                     if keeper.listing is not None:
-                        self._tasks.begin(self._stock(keeper.link, keeper.listing))
+                        self._tasks.begin(self._update_catalog(keeper.link, keeper.listing))
                 case registrations.Lost():
                     self._lose(event, detail)
                 case registrations.Ended():
@@ -375,7 +375,7 @@ class Registrar:
             RegistrationParts(
                 make_link=lambda events: self._make_link(session, source, events),
                 connector_parts=self.connector_parts,
-                stock=self._stock,
+                stock=self._update_catalog,
                 events=self.link_events,
                 registrar=self,
             )
@@ -385,7 +385,7 @@ class Registrar:
         log.info("link %s: registered by %s", session.segment, session.peer.principal)
 
     def _make_link(self, session: Session, source: RegistrationSource, events: LinkEvents) -> RegisteredLink:
-        """Create the link of a session, with its offer, its budget and the rate limit for its notifications."""
+        """Create the link of a session, with its capabilities, its budget and the rate limit for its notifications."""
         register, peer, ax = session.register, session.peer, self.plan.ax
         rule = source.guest.rule
         declared = BudgetLimits(**peer.budget)
@@ -432,7 +432,8 @@ class Registrar:
         self.catalog.place(local_items(link, self.plan.ax.root_segment))
 
     async def _probe(self, keeper: RegisteredKeeper) -> None:
-        """Ask a subserver that missed two heartbeats for an answer. If there is none, refuse its calls.
+        """Ask a subserver that missed two heartbeats for an answer. If none comes, mark its link as degraded, so that
+        its calls are refused.
 
         The third missed heartbeat ends its session (6.3). To refuse calls earlier lets the tree settle in less than
         three intervals (13.3).
@@ -488,8 +489,8 @@ class Registrar:
             member.renewing = True
             self._tasks.begin(self._renew_lease(self.leases, member))
 
-    async def _renew_without_beats(self, session_id: str) -> None:
-        """Renew the lease of a subserver that promised no heartbeats, for as long as its link is open (6.3)."""
+    async def _renew_while_connected(self, session_id: str) -> None:
+        """Renew the lease of a subserver that sends no heartbeats, at intervals until its session ends (6.3)."""
         while self.engine.has_session(session_id):
             self._renew(session_id)
             await asyncio.sleep(HEARTBEAT_MS / 1000)
@@ -511,8 +512,9 @@ class Registrar:
         except StoreError as away:
             log.warning("link %s: its lease is left to lapse: %s", register.segment, away)
 
-    def _take_away(self, via: str, held: Mapping[str, str]) -> None:
-        """End registrations of subservers that other aggregators have (13.4).
+    def _give_up_subservers(self, via: str, held: Mapping[str, str]) -> None:
+        """Handle that other aggregators have some subservers (13.4): end this node's own registrations of them, or
+        notify the aggregator below that claimed them.
 
         `via` is the session through which they were claimed, or OWN. A registrant is notified of the subservers below
         it. `held` maps each subserver to the aggregator that has it.
@@ -527,9 +529,9 @@ class Registrar:
 
     # Lists of subservers
 
-    async def _stock(self, link: Link, listing: Listing | None) -> None:
-        """Put the listed tools of a subserver into the catalog. A list with an invalid name ends the registration
-        (4.3).
+    async def _update_catalog(self, link: Link, listing: Listing | None) -> None:
+        """Put the listed tools of a subserver into the catalog. If the list contains an invalid name, end the
+        registration (4.3).
         """
         keeper = self.keepers.get(link.segment)
         if listing is None or not isinstance(keeper, RegisteredKeeper) or keeper.link is not link:
@@ -616,7 +618,9 @@ class Registrar:
         return encode_refusal(request.id, refusal), ()
 
     async def _answer_claims(self, link: RegisteredLink, request: Request) -> None:
-        """Answer mcpax/claim. This node's own parent may have to be asked first (13.4)."""
+        """Answer the request mcpax/claim of an aggregator. This node may first have to send the claims to its own
+        parent (13.4).
+        """
         session_id = link.registration.session_id
         read = codec.read_claims_untrusted(request.params)
         is_busy = self._claiming[session_id] >= CLAIMING_MAX

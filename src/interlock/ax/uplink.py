@@ -53,7 +53,9 @@ class Tenant(Protocol):
 
 
 class Uplink:
-    """Registration with one of several parents (aggregators above), over one connection at a time."""
+    """Client that registers a subserver or an aggregator with one of several parents (aggregators above it). It uses
+    one connection at a time.
+    """
 
     def __init__(
         self, register: Register, parents: Sequence[tuple[str, Opener]], log: logging.Logger, *, once: bool = False
@@ -262,8 +264,8 @@ class Uplink:
         self._log.warning("the parent does not list everything: %s", display_words(text))
 
     def _handle_held(self, message: jsonrpc.Notification) -> None:
-        """Do nothing, because this message is about subservers, which only an aggregator has. A subclass for
-        aggregators overrides this.
+        """Do nothing. The parent says that subservers belong to other aggregators, which does not concern a registrant
+        that is no aggregator; a subclass for aggregators overrides this.
         """
 
     def _reply(self, message: bytes) -> None:
@@ -298,8 +300,8 @@ class Uplink:
 
 
 class _Link:
-    """Receiver of the messages on one connection to a parent. Messages are ignored once the connection is no longer in
-    use.
+    """Receiver of the messages on one connection to a parent. It ignores messages after the uplink has replaced the
+    connection.
     """
 
     def __init__(self, uplink: Uplink) -> None:

@@ -335,7 +335,7 @@ class TaskNews(TaskEvents):
 
     # What the link asks
 
-    def named_for(self, link: ConnectedLink, caller: Caller, related: Raw) -> dict[str, Any] | None:
+    def find_related_task(self, link: ConnectedLink, caller: Caller, related: Raw) -> dict[str, Any] | None:
         def theirs(ours: str) -> str | None:
             task = self._tasks.find(ours, caller.principal.name)
             return task.theirs if isinstance(task, Task) and task.link is link else None

@@ -71,7 +71,7 @@ class Budgets:
         """Return the budget limits that this node declares to a subserver when it registers. `own` has the limits of
         the subserver's [[access]] entry. The result stays within the budgets that parents gave to this node.
         """
-        limits = self.declared if own is None else own.else_(self.declared)
+        limits = self.declared if own is None else own.completed_by(self.declared)
         for account in self._received.values():
             limits = limits.within(account.limits)
         return limits

@@ -33,7 +33,7 @@ class Withheld(Struct, frozen=True, kw_only=True):
 
 
 class NotedName(Struct, frozen=True, kw_only=True):
-    """Listed tool with a remark for the operator.
+    """Listed tool, with a note for the operator about its name or its changed definition.
 
     Members:
         name: As its server names it.
@@ -45,7 +45,8 @@ class NotedName(Struct, frozen=True, kw_only=True):
 
 
 class Below(Struct, frozen=True, kw_only=True):
-    """Summary of the tools behind a link to an aggregator whose names begin with the same segments.
+    """Summary of the tools behind a link to an aggregator. It covers the tools whose names begin with the segments in
+    `path`.
 
     Members:
         path: The segments below the link, outermost first.

@@ -79,7 +79,9 @@ _ANSWER_ID: Final = re.compile(rb'"id"\s*:\s*([0-9]{1,18})\b')
 
 
 class Noise:
-    """Limits on unrequested input of one connection: bytes that are not a message, and notifications."""
+    """Counter of the unrequested input on one connection: bytes that are no message, and notifications. It says when
+    there is too much.
+    """
 
     __slots__ = ("_garbage", "_since", "_unsolicited", "garbage_max", "total")
 
@@ -91,7 +93,7 @@ class Noise:
         self._since = 0.0
 
     def begin(self, garbage_max: int) -> None:
-        """Reset the counts for a new connection, or for a connection whose handshake is complete."""
+        """Reset the count of unreadable messages and set its limit, for a new connection or after the handshake."""
         self._garbage, self.garbage_max = 0, garbage_max
 
     def count_garbage(self) -> bool:
@@ -189,7 +191,11 @@ class ConnectedLink(Link):
         call.handle = pipe.send(encode_call(uid, call.method, params), head, call)
 
     def _rewrite_meta(self, call: Call, uid: int) -> None:
-        task = self.events.tasks.named_for(self, call.caller, call.meta[META_TASK]) if META_TASK in call.meta else None
+        task = (
+            self.events.tasks.find_related_task(self, call.caller, call.meta[META_TASK])
+            if META_TASK in call.meta
+            else None
+        )
         rewrite_meta(call, uid, modern=self.modern, vendor=self._vendor_meta, task=task)
 
     def send_again(self, call: Call) -> None:
@@ -351,7 +357,7 @@ class ConnectedLink(Link):
             self.pipe.throttle(pause_s)
 
     def find_call(self, origin: Pending | None) -> Pending | None:
-        """Return the call to which a message without an id belongs, or None if that is not certain.
+        """Return the call to which a message without an id belongs, or None if several calls are possible.
 
         `origin` is the request on whose stream the message arrived, or None on a transport with one shared stream.
         """
@@ -369,8 +375,8 @@ class ConnectedLink(Link):
         return ()
 
     def on_asked(self, method: str, *, in_call: bool) -> None:
-        """Note that the server asks clients for something, such as sampling. `in_call` is true if it asks on the stream
-        of a call.
+        """Note that the server sent a request to a client, such as sampling. `in_call` is true if the request came on
+        the stream of a call.
         """
 
     # Failing
@@ -443,7 +449,8 @@ class ConnectedLink(Link):
 
 
 def rewrite_meta(call: Call, upstream_id: int, *, modern: bool, vendor: bool, task: Any) -> None:
-    """Write `call.params["_meta"]` in the form for the server's era, without keys that the server may not read.
+    """Replace `call.params["_meta"]` by one in the form of the server's era, from which the keys are removed that the
+    server must not see.
 
     `modern` is true for a server of the modern era. `vendor` says whether keys that MCP does not define are passed on.
     `task` is the task that the call says it belongs to, with the server's id.

@@ -72,7 +72,7 @@ LEGACY_CAPABILITIES: Final = {
 
 
 class Manner(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings for the handshake with one server."""
+    """Configured settings of the handshake with one server: protocol versions, eras, transports, and time limits."""
 
     capabilities: Mapping[str, Any] = msgspec.field(default_factory=lambda: LEGACY_CAPABILITIES)
     versions: tuple[str, ...] = ()  # the only ones it may speak; empty: whichever we know
@@ -81,7 +81,7 @@ class Manner(msgspec.Struct, frozen=True, kw_only=True):
     either_transport: bool = False  # the other one of HTTP is tried when it refuses the one that is written
 
     def within(self, usual_s: float) -> float:
-        """Return the time limit for this server, which is `usual_s` unless the configuration sets another."""
+        """Return the configured time limit for this server, or `usual_s` if none is configured."""
         return usual_s if self.patience_s is None else self.patience_s
 
     def allows(self, version: str) -> bool:
@@ -297,7 +297,7 @@ class ServerMemory(Generic[Fact]):
 
 
 class Eras:
-    """Memory of the era that each server spoke last. This base class remembers nothing."""
+    """Base class of memories of the era that each server spoke last. It remembers nothing."""
 
     def get(self, server: str) -> Era | None:
         return None
@@ -331,7 +331,7 @@ class LimitReached(Exception):
 
 
 class ProcessPool(Protocol):
-    """Processes that one server runs for its clients."""
+    """The processes of one server, each for some of its clients. A full pool ends a process that is idle."""
 
     def __len__(self) -> int: ...
 
@@ -364,7 +364,8 @@ class ProcessLimit:
 
 
 class MutePipe(StdioPipe):
-    """Standard streams of a child that serves HTTP on this machine, such as a container with a published port.
+    """Standard streams of a child that serves MCP over HTTP, such as a container with a published port. The streams
+    carry no messages.
 
     Lines that the child prints are not messages: they are passed to `printed`.
     """
@@ -426,7 +427,7 @@ class ConnectorParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Loss(asyncio.Event):
-    """Event that is set when a connection is lost, with the reason of the loss."""
+    """Event that is set when a connection is lost. It also holds the reason of the loss."""
 
     reason = ""
 
@@ -681,7 +682,8 @@ class Connector:
             raise before from failed
 
     async def _find_address(self) -> str | None:
-        """Return the only address to which the node may connect, or None to use what the host name resolves to.
+        """Return the only IP address to which the node may connect, or None if any address of the host name is
+        permitted.
 
         Raise ConnectFailed if no address is permitted.
         """
@@ -705,7 +707,7 @@ class Connector:
 
 
 def _find_redirect(url: str, what: Undelivered | None) -> str | None:
-    """Return the URL of a redirect within the same origin, or None if `what` is not a redirect.
+    """Return the URL to which a server's answer redirects within the same origin, or None if the answer is no redirect.
 
     Raise ConnectFailed for a redirect to another origin, because the headers contain secrets for this server only
     (AIP-security-11).

@@ -147,8 +147,10 @@ class Keeper(PassedOnEvents):
         """Close the connection and end every call under way."""
         raise NotImplementedError
 
-    def _say_everything(self) -> None:
-        """Repeat the requests that the server must remember, such as subscriptions. Called after every connection."""
+    def _repeat_requests(self) -> None:
+        """Send the requests again that a server forgets with its connection, such as subscriptions. This is called
+        after each connection.
+        """
 
     async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
         """Return why an attempt to connect failed and how many seconds to wait before the next one.
@@ -185,7 +187,7 @@ class Keeper(PassedOnEvents):
         self.link.events = self._events  # the last events do not concern this keeper
 
     async def _release_holder(self) -> None:
-        """Stop using the server's token."""
+        """Release the token that the link uses for its server, when the keeper stops."""
 
     async def restart(self) -> None:
         """Reconnect now, without waiting for the backoff."""
@@ -228,7 +230,7 @@ class Keeper(PassedOnEvents):
 
     @property
     def unlisted(self) -> str | None:
-        """Return why tools of this server cannot be listed although it serves, or None if they are."""
+        """Return why tools of this server are not listed although the server is running, or None if they are listed."""
         return None
 
     @property
@@ -256,7 +258,8 @@ class Keeper(PassedOnEvents):
             self.refresh(kind)
 
     def refreshed(self, kind: str) -> "asyncio.Future[None]":
-        """Read one kind of list again, and share the reading with everybody who finds the list too old (MCP-AX 5.1).
+        """Return a future that is done when one kind of list has been read again. If a reading is under way, its future
+        is shared (MCP-AX 5.1).
 
         The future is done when the list has been read.
         """
@@ -325,7 +328,7 @@ class Keeper(PassedOnEvents):
         async with AsyncExitStack() as start:
             await self._open_connection(start)
             await self._stock()
-        self._say_everything()
+        self._repeat_requests()
 
     def _on_connected(self) -> None:
         self.settled.set()
@@ -367,8 +370,8 @@ class Keeper(PassedOnEvents):
     # Lists
 
     async def _stock(self) -> None:
-        """Read all lists of the server for the catalog. If a list cannot be read, the link stays usable but is marked
-        as slow.
+        """Read all lists of the server and pass them to the catalog. If a list cannot be read, the link stays usable
+        but is marked as slow.
 
         Raise ConnectFailed if the server refuses the credential.
         """
@@ -383,7 +386,8 @@ class Keeper(PassedOnEvents):
         self._set_listed_state()
 
     async def _relist(self, kind: str) -> None:
-        """Read one kind of list again, and once more if it changed meanwhile.
+        """Read one kind of list again, for example all tools, and repeat that while the server announces further
+        changes.
 
         There is a pause between two readings, so that a server which announces changes all the time costs little.
         Clients are notified after the reading, so that they get the new list.
@@ -489,7 +493,9 @@ class ServerKeeper(Keeper):
 
     @property
     def is_busy(self) -> bool:
-        """Return whether closing the connection now would interrupt a client's call, task or subscription."""
+        """Return whether closing the connection now would interrupt a client's call, task or subscription at the
+        server.
+        """
         link = self.link
         if link.booked or link.waiting.suspended or self.subscriptions.uris or link.events.tasks.of_others(link, set()):
             return True
@@ -568,7 +574,7 @@ class ServerKeeper(Keeper):
             except ConnectFailed as failed:
                 self.lose(failed.reason)
             else:
-                self._say_everything()
+                self._repeat_requests()
                 self._refresh_all()
 
         if not _is_running(self._regreeting) and isinstance(pipe, HttpPipe):
@@ -581,7 +587,7 @@ class ServerKeeper(Keeper):
         except ListFailed as failed:
             return None, failed
 
-    def _say_everything(self) -> None:
+    def _repeat_requests(self) -> None:
         if self.link.facts is None:
             return
         self.subscriptions.say_again()
@@ -602,7 +608,8 @@ class ServerKeeper(Keeper):
             self.probe()
 
     async def _plan_retry(self, failed: ConnectFailed, began: float) -> tuple[str, float | None] | None:
-        """Obtain another credential if the server refused the present one, and then try again at once.
+        """Obtain another credential if the server refused the present one. Return None to try again at once, otherwise
+        the reason of the failure and how many seconds to wait, or None as seconds for the usual time.
 
         If there is no token to renew, or too many were refused in a row, or no secret can be read, the next attempt
         follows after a longer time. For any other failure, the usual backoff applies.
@@ -686,7 +693,7 @@ class Renewal:
         for call in calls:
             if not call.done:
                 if denied is not None:
-                    await self._tell(call, denied)
+                    await self._refuse_or_ask_consent(call, denied)
                 elif call.ticket is not None:
                     self.link.send(call.ticket)
                 else:
@@ -695,8 +702,10 @@ class Renewal:
         if denied is not None and denied.standing:
             self.doubt()
 
-    async def _tell(self, call: Call, denied: Denied) -> None:
-        """Refuse a call, or send its user to the page where they can consent to a token."""
+    async def _refuse_or_ask_consent(self, call: Call, denied: Denied) -> None:
+        """Refuse a call whose credential was refused by the server. If the user can consent to a new token, send them
+        to the page for that instead.
+        """
         if denied.consent and self.holder.principal:
             try:
                 consent = await self.holder.consent()

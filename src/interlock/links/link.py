@@ -64,7 +64,7 @@ class TaskEvents:
     def on_task_status(self, link: "ConnectedLink", params: Raw) -> None: ...
 
     def on_task_progress(self, link: "ConnectedLink", progress_id: int, params: dict[str, Raw]) -> None:
-        """Pass on progress that belongs to no open call."""
+        """Deliver a progress notification that belongs to no open call, because it may belong to a task."""
 
     def on_task_log(self, link: "ConnectedLink", params: Raw) -> bool:
         """Pass on a log message about a task. Return False if the message is not about a task."""
@@ -78,14 +78,14 @@ class TaskEvents:
         """Return a client's answer with its task ids replaced by the ids that the server uses."""
         return payload
 
-    def named_for(self, link: "ConnectedLink", caller: Caller, related: Raw) -> Any:
-        """Return the task that a client's request refers to, under the id that the server gave it. Return None if the
-        request refers to no task.
+    def find_related_task(self, link: "ConnectedLink", caller: Caller, related: Raw) -> Any:
+        """Return a reference to the task to which a client's request is related, with the id that the server uses.
+        Return None if the request is related to no task.
         """
         return None
 
     def of_others(self, link: "ConnectedLink", principals: set[str]) -> bool:
-        """Return whether tasks of other principals may still run at this server."""
+        """Return whether tasks of principals other than these may still run at this server."""
         return False
 
 
@@ -158,7 +158,7 @@ class LinkEvents:
 
 
 class PassedOnEvents(LinkEvents):
-    """Receiver of a link's events that passes those which concern clients on to the node."""
+    """Base class of a keeper's event receiver. It passes the events of a link that concern clients to the node."""
 
     def __init__(self, events: LinkEvents) -> None:
         self._events = events
@@ -272,18 +272,20 @@ class Link(CallLink):
 
     @property
     def is_connected(self) -> bool:
-        """Return whether a message could be sent at this moment. `standing` changes a little later."""
+        """Return whether a message could be sent now. This changes as soon as the connection does; `standing` follows a
+        little later.
+        """
         return True
 
     def find_outlook(self, tool: str) -> Outlook | None:
-        """Return the availability of a tool that is reached through an intermediary, such as a room. Return None if the
-        link leads to the tool's server itself.
+        """Return the availability of a tool that another party controls, such as the room in which its server takes
+        part. Return None if the state of the link alone decides.
         """
         return None
 
     def definition_policy(self, name: str, kind: str) -> DefinitionPolicy:
-        """Return what clients see of an item whose definition changed: a tool, a prompt, ... `name` is its name at the
-        server.
+        """Return the policy that says what clients see of an item of this kind, such as a tool, after its definition
+        has changed. `name` is the server's own name of the item.
         """
         return "accept"
 
@@ -389,7 +391,7 @@ class LocalLink(Link):
         members: AccessList | None = None,
         is_root: bool = False,
     ) -> None:
-        """Create a link to the node itself.
+        """Create a link whose calls are answered by functions of this node.
 
         If `is_root` is true, its tools have names without a segment, directly at the root of the tree.
         """

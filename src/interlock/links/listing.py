@@ -158,7 +158,9 @@ async def _read_page(
 
 
 class _ListReader:
-    """Reader that collects the valid items of one list."""
+    """Reader of one list of a server. It collects the valid items over all pages, and the reasons why others are
+    refused.
+    """
 
     def __init__(self, key: str, previous: Items | None) -> None:
         self._key = key

@@ -220,7 +220,7 @@ def _own_link(keeper: OwnKeeper) -> api.OwnLink:
 
 
 def _count_unlisted(keeper: Keeper) -> dict[str, int] | None:
-    """Return how many tools a child reports to have left out of its list, by reason.
+    """Return the number of tools that a child aggregator leaves out of its list, by reason.
 
     Return None if it reports nothing.
     """
@@ -296,7 +296,7 @@ def masked_session(session_id: str) -> str:
 
 
 def _find_device(link: Link) -> api.Device | None:
-    """Return the counters of a device, or None if the link is not to a device."""
+    """Return the counters of the device at a link, or None if the link leads to no device."""
     if link.kind != "device":
         return None
     from interlock.devices.device_link import DeviceLink  # its libraries are an extra

@@ -90,8 +90,9 @@ class OwnKeeper(ServerKeeper):
         *,
         token: TokenHolder | None = None,
     ) -> None:
-        """Create the keeper. `holder` has the token that is sent, the user's or the node's. `token` has that of the
-        link's user, who may have to consent first; it is None if no user's token is used.
+        """Create the keeper. `holder` holds the token to send, which belongs to the user or to the node. `token` is the
+        holder for the user's own token, to which the user may first have to consent; it is None if no such token is
+        used.
         """
 
         async def ignore_lists(link: Link, listing: Listing | None) -> None:
@@ -109,7 +110,7 @@ class OwnKeeper(ServerKeeper):
 
     @property
     def is_serving(self) -> bool:
-        """Return whether the server works on a call, or is about to."""
+        """Return whether the server works on a call, or a call is about to be sent to it."""
         return bool(self.opening or self.link.booked)
 
     @property
@@ -165,7 +166,8 @@ class OwnKeeper(ServerKeeper):
     # A link with a user's token is for calls only: messages beside them are dropped
 
     def on_changed(self, link: ConnectedLink, kind: str) -> None:
-        """Notify the owner of the link that a list changed, after a short delay and at most once in SAME_REST_S.
+        """Notify the owner of the link that one of the server's lists changed, after a short delay and at most once in
+        SAME_REST_S.
 
         The lists are those of the shared link. If this link has no owner, they are read again.
         """
@@ -207,9 +209,9 @@ class OwnKeeper(ServerKeeper):
         self.listing = Listing()
         self.link.set_state(LinkState.READY, None)
 
-    def _say_everything(self) -> None:
+    def _repeat_requests(self) -> None:
         if self.token is None:
-            super()._say_everything()
+            super()._repeat_requests()
             return
         self.link.tasks = False  # a user's link with a token makes none: see `OwnLinks.is_whole`
         self.task_listening.say()
@@ -283,7 +285,7 @@ class OwnLinks:
     # Whose
 
     def _find_key(self, caller: Caller, declared_raw: Raw | None) -> Key | None:
-        """Return the key of the additional link that a client uses, or None if it uses the shared link."""
+        """Return the key of the additional link for a client, or None if the client uses the shared link."""
         principal = caller.principal.name
         if self.per == "principal":
             return principal, b"", 0
@@ -299,7 +301,7 @@ class OwnLinks:
         return principal, declaration, number
 
     def ready(self, caller: Caller, declared: Raw | None = None) -> ServerLink | None:
-        """Return the link that this client uses, or None if it must be opened first. The link counts as used now.
+        """Return the open link that a client uses, and count it as used now. Return None if it must be opened first.
 
         A client that does not need a separate link gets the shared one. `declared` is the encoded capabilities in a
         2026-07-28 request.
@@ -316,7 +318,7 @@ class OwnLinks:
         return self.all_keepers[self.plan.segment].link  # type: ignore[return-value]
 
     def find_usable(self, principal: str) -> ServerLink | None:
-        """Return a usable additional link of a principal that is not limited to one session, or None.
+        """Return a usable additional link of a principal that all its sessions may use, or None.
 
         The link is not marked as used.
         """
@@ -352,7 +354,7 @@ class OwnLinks:
         return opened
 
     def _links_of(self, principal: str) -> Iterator[OwnKeeper]:
-        """Yield the keepers of a principal's additional links that are not limited to one session."""
+        """Yield the keepers of those additional links of a principal that all its sessions may use."""
         for keeper in self._keepers.values():
             if keeper.link.owner == principal and keeper.link.client is None:
                 yield keeper
@@ -511,7 +513,8 @@ STATEFUL: Final = (
 
 
 def find_stateful(reach: Spawn | Dial | None, name: str) -> StatefulServer | None:
-    """Return the entry of a server that is known to be stateful, or None.
+    """Return the entry for a server in the table of servers that keep a client's state, or None if the server is not in
+    it.
 
     `name` is the name that the server reports.
     """
@@ -544,7 +547,7 @@ ASKS_NOTHING: Final = Asking("", frozenset())
 
 
 class AskingMemory(ServerMemory[Asking]):
-    """Memory, across restarts, of the servers that asked their clients something over a shared link.
+    """Memory of the requests that servers have sent to clients over a shared link. It is kept across restarts.
 
     It makes the decision possible before the first call, instead of only after the server's first question.
     """
@@ -578,7 +581,8 @@ class AutoSharing:
     memory: AskingMemory
 
     def find_own(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
-        """Return the pool of additional links to a server, if the handshake shows that clients need links of their own.
+        """Return the pool of additional links to a server, if its handshake or earlier requests show that clients must
+        not share one link.
 
         Return None if all clients share one link.
         """
@@ -599,7 +603,8 @@ class AutoSharing:
         return self.own
 
     def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
-        """Return the pool of additional links for legacy clients at a modern server that may speak both eras, or None.
+        """Return the pool of additional links on which legacy clients are served in their own era by a modern server,
+        or None if there is no need for it.
 
         A server that supports MCP-AX handles questions itself. A server with tasks stays with its era, because tasks
         differ between the eras.
@@ -613,7 +618,8 @@ class AutoSharing:
         return self.own
 
     def on_asked(self, link: ServerLink, method: str, *, in_call: bool) -> OwnLinks | None:
-        """Record that the server asks a client.
+        """Record that the server sent a request to a client, from which follows whether its clients need links of their
+        own.
 
         Return the pool of links that clients use from now on besides the shared one, or None if all clients keep
         sharing one link.

@@ -277,7 +277,7 @@ class _StreamlessSink:
 
 @dataclass(eq=False)
 class _Farewell(_StreamlessSink):
-    """Receiver of the response to a session's DELETE. The content of the response is ignored."""
+    """Receiver of the response to the DELETE request with which a session is ended. It ignores the content."""
 
     _done: "asyncio.Future[None]"
 
@@ -312,7 +312,7 @@ class _Exchange(PacedDelivery, eq=False):
             (handle.pause if wanted else handle.resume)()
 
     def _is_awaited(self) -> bool:
-        """Return whether a call still waits for the response to this request.
+        """Return whether a call of a client still waits for the response to this HTTP request.
 
         The call may have a new id, if it is in its next round.
         """
@@ -400,16 +400,19 @@ class _Exchange(PacedDelivery, eq=False):
                 self.abort()  # the rest of the stream answers no call
 
     def on_stream_end(self) -> None:
-        self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, "its stream ended without an answer")))
+        self.finish_delivery(
+            lambda: self._resume_stream(Undelivered(Trouble.LOST, "its stream ended without an answer"))
+        )
 
     def on_fail(self, failure: HttpFailure) -> None:
         if self.parser is not None:  # a stream that had begun: resume where the server allows it
-            self.finish_delivery(lambda: self._again(Undelivered(Trouble.LOST, failure.detail)))
+            self.finish_delivery(lambda: self._resume_stream(Undelivered(Trouble.LOST, failure.detail)))
             return
         self._fail(_undelivered(failure, self.pipe.max_bytes))
 
-    def _again(self, otherwise: Undelivered) -> None:
-        """Resume a stream that ended, if a call waits for it and the server allows that.
+    def _resume_stream(self, otherwise: Undelivered) -> None:
+        """Open a stream again after it ended, if it is the GET stream or a call waits for it, and if the limit on
+        attempts allows it.
 
         Otherwise fail with `otherwise`.
         """
@@ -618,7 +621,7 @@ class SideRequests:
 
 @dataclass(eq=False, slots=True)
 class _Letter:
-    """Message being sent by `SideRequests`. It forwards the response to the sink of its sender."""
+    """Message that `SideRequests` sends or will send. It passes the server's response on to the sender's sink."""
 
     _side: SideRequests
     size: int

@@ -183,7 +183,7 @@ class RegisteredLink(ConnectedLink):
             self.unwanted += 1
             return
         self._let_through(self._gate.receive(message.method, message.params, self._clock.now()))
-        self._arm()
+        self._start_release_timer()
 
     def _on_news(self, message: Notification) -> None:
         """Pass the progress of a call or the state of a task through the rate limit.
@@ -203,7 +203,7 @@ class RegisteredLink(ConnectedLink):
                 return
         now = self._clock.now()
         self._let_through(self._gate.receive(message.method, message.params, now, (message.method, subject)))
-        self._arm()
+        self._start_release_timer()
 
     def _find_progressing(self, token: bytes) -> Pending | None:
         return self.in_flight.get(int(token)) if token.isdigit() and len(token) <= TOKEN_DIGITS_MAX else None
@@ -213,8 +213,8 @@ class RegisteredLink(ConnectedLink):
         return self._find_progressing(bytes(token)) is not None
 
     def _let_through(self, released: Release) -> None:
-        """Deliver the notifications that the rate limit lets through: to calls, to clients, or with their origin to
-        parent nodes.
+        """Deliver notifications that the rate limit lets pass. They go to calls or to clients; those that are for
+        parent nodes get the origin of the notification.
         """
         for event in released:
             if isinstance(event, Overflow):
@@ -232,14 +232,16 @@ class RegisteredLink(ConnectedLink):
             else:
                 self._registrar.on_notice(self, marked)
 
-    def _arm(self) -> None:
-        """Start a timer that delivers the notifications which the rate limit holds back."""
+    def _start_release_timer(self) -> None:
+        """Start a timer for the time when the rate limit lets the next waiting notifications pass. Do nothing if a
+        timer is running or nothing waits.
+        """
         if (due := self._gate.next_deadline()) is not None and self._gate_timer is None:
 
             def release() -> None:
                 self._gate_timer = None
                 self._let_through(self._gate.on_deadline(self._clock.now()))
-                self._arm()
+                self._start_release_timer()
 
             delay_s = max(0.0, due - self._clock.now())
             self._gate_timer = asyncio.get_running_loop().call_later(delay_s, release)
@@ -316,7 +318,7 @@ class _AcceptedConnector(RegisteredConnector):
 
 
 class RegistrationParts(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the node that the keeper of a registered link needs."""
+    """Functions and objects of the node that the keeper of a registered link uses."""
 
     make_link: Callable[[LinkEvents], RegisteredLink]
     connector_parts: ConnectorParts
@@ -361,7 +363,7 @@ class RegisteredKeeper(ServerKeeper):
         return reply is not None and not isinstance(reply, LostRefusal)
 
     def recover(self) -> None:
-        """Mark the link as ready again, because the subserver has answered after all."""
+        """Mark the link as ready again, because a subserver that was marked as degraded has answered."""
         if self._usable.is_set() and self.link.pipe is not None:
             self._set_listed_state()
 
@@ -382,7 +384,7 @@ class RegisteredKeeper(ServerKeeper):
         self.link.events = self._events  # the last events do not concern this keeper
 
     async def _live(self) -> None:
-        """Connect and read the lists once.
+        """Perform the handshake with the subserver and read its lists, once.
 
         If the handshake fails, the subserver stays registered but has no tools.
         """

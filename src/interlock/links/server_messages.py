@@ -101,7 +101,8 @@ class WaitingRequests:
         return {call.caller.principal.name for call in self.calls_in_flight} | self.suspended_by_principal.keys()
 
     def find_speaking_call(self) -> Call | None:
-        """Return the call that a message without an id must be about, or None if it may concern another client.
+        """Return the call to which a message without an id must belong, or None if it may belong to a call of another
+        client.
 
         All calls share the pipe. A legacy session counts as one client with all its calls; each modern request counts
         as a client. If only one client has calls, the newest call is returned. If several clients of one principal have
@@ -123,7 +124,7 @@ class WaitingRequests:
 
 
 class LinkPart:
-    """Base class of the parts of a connected link, such as its open questions.
+    """Base class of an object that handles one concern of a connected link, such as the server's open questions.
 
     A part refers to its link weakly, so that the link is freed at once and not by the garbage collector.
     """
@@ -295,7 +296,9 @@ class ListenRequest(OwnRequest):
     """
 
     def __init__(self, owner: "Subscriptions | TaskListening", field: str, wanted: frozenset[str]) -> None:
-        """Create a request for `wanted`, which the filter names in `field`: URIs of resources, or ids of tasks."""
+        """Create a request to be notified about `wanted`, which are URIs of resources or ids of tasks. `field` is their
+        member in the filter of the request.
+        """
         self.field = field
         self.wanted = wanted
         self.is_acknowledged = False
@@ -380,15 +383,16 @@ class ServerNotifications(LinkPart):
             link.events.tasks.on_task_progress(link, token, params)
 
     def _is_replaced(self, params: Raw) -> bool:
-        """Return whether a notification comes from an old subscription, so that it can be ignored. The subscription
-        that replaced the old one reports the same event.
+        """Return whether a notification belongs to a subscription that a newer one has replaced. It can be ignored,
+        because the newer one reports the same event.
         """
         link = self.link
         listener_id = find_subscription_id(params) if link.modern else None
         return listener_id is not None and 0 < listener_id <= link.last_id and listener_id not in link.in_flight
 
     def _is_first_report(self, params: Raw, origin: Pending | None) -> bool:
-        """Return whether an update is reported for the first time.
+        """Return whether the server reports an update of a resource for the first time, rather than again on another
+        subscription.
 
         While one subscription replaces another, the server reports each update on both.
         """
@@ -510,7 +514,9 @@ class ServerQuestions(LinkPart):
         self.respond(request.id, _RESULT + encode_roots(self.link.allowed_folders()))
 
     def limit_answers(self, call: Call) -> None:
-        """Remove roots that the operator does not allow from the answers in a modern client's call."""
+        """Remove folders that the operator does not allow from the roots in a modern client's answers, before the call
+        is sent again.
+        """
         link = self.link
         answers, held = hold_answers_untrusted(call.params["inputResponses"], link.allowed_folders(), os.path.realpath)
         call.params["inputResponses"] = answers
@@ -543,7 +549,7 @@ class ServerQuestions(LinkPart):
             self.withdraw(question_id)
 
     def _close(self, question_id: bytes) -> QuestionOrigin | None:
-        """Remove a question.
+        """Remove a question that a server asked a client.
 
         Return the call or task on whose behalf it was asked, or None if the question is not open.
         """

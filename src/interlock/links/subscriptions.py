@@ -175,8 +175,8 @@ class Subscriptions:
         self._accept(listener)
 
     def _accept(self, listener: ListenRequest) -> None:
-        """Replace the current `subscriptions/listen` request by a newer one, which was acknowledged or has been open
-        for long enough.
+        """Replace the current `subscriptions/listen` request by a newer one. The server acknowledged the newer one, or
+        had enough time to refuse it.
         """
         if listener is self._next:
             stale = self._take_next()
@@ -217,7 +217,9 @@ class Subscriptions:
             asyncio.get_running_loop().call_later(LISTEN_AGAIN_S, listen_if_idle)
 
     def _tell(self, uri: str, outcome: Response | Refusal | None) -> bool:
-        """Deliver the outcome of a subscription to the task that waits for it. Return whether there is such a task."""
+        """Pass the server's answer about a subscription to the task that waits for it. Return False if there is no such
+        task.
+        """
         if (heard := self._waiting.get(uri)) is None:
             return False
         if outcome is not None:
@@ -227,8 +229,8 @@ class Subscriptions:
         return True
 
     def _take_next(self) -> bool:
-        """Stop waiting for the newest `subscriptions/listen` request. Return whether the watched resources have changed
-        since it was sent.
+        """Stop treating the newest `subscriptions/listen` request as pending. Return whether it has to be replaced,
+        because the watched resources changed after it was sent.
         """
         self._next = None
         if self._overdue is not None:
@@ -325,7 +327,7 @@ class TaskListening:
             self._settle(listening)
 
     def _settle(self, listening: _TaskListenRequest) -> None:
-        """Cancel the older `subscriptions/listen` requests that this one replaces.
+        """Cancel the older `subscriptions/listen` requests that `listening` replaces.
 
         The server has answered this one, or had enough time to answer.
         """
@@ -335,7 +337,9 @@ class TaskListening:
             listening.older, older.older = older.older, None
 
     def ended(self, listening: ListenRequest, why: Response | Refusal) -> None:
-        """Handle the end of a request: listen again after a pause if the server is still connected."""
+        """Handle the end of a `subscriptions/listen` request. If the server ended it without an error and is still
+        connected, send it again after a pause.
+        """
 
         def say_if_silent() -> None:
             if self._open is None:
@@ -382,7 +386,8 @@ class LogLevel:
         return self._settle()
 
     def want(self, level: str) -> Heard | None:
-        """Make the server's log level at least as detailed as `level`, which one modern request names.
+        """Request log messages at this level or a more severe one, as the `_meta` of a modern request demands. The
+        level of the server is never made less detailed.
 
         Each client still gets only the messages that it asked for. The result is the same as for `set`.
         """

@@ -69,8 +69,8 @@ class Sightings:
         self._offered: Callable[[], Offered] = tuple
 
     def provide(self, offered: Callable[[], Offered]) -> None:
-        """Set the function that returns the names that servers of this node offer. Until it is set, no names are
-        offered.
+        """Set the function that returns the names that servers of this node now offer. Until this is called, no names
+        are offered.
         """
         self._offered = offered
 
@@ -91,8 +91,8 @@ class Sightings:
         return [f"{entry.key.removeprefix(f'{name} ')} ({msgspec.json.decode(entry.value)})" for entry in own]
 
     def under(self, prefix: str) -> dict[str, str]:
-        """Return the names under a prefix that servers of this node offer now, registered or not. The values are the
-        segments of the servers, one for each name.
+        """Return the names under a prefix that servers of this node offer now, registered or not. Each name is mapped
+        to the segment of a server that offers it.
         """
         return {name: segment for name, segment in self._offered() if name.startswith(prefix)}
 
@@ -106,7 +106,9 @@ Result = NameRequest | RegistryEntry | PrefixConsent | Implementation
 
 
 class Amendment(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The body of `amend`: changes of a specification. Members that are absent stay unchanged."""
+    """The body of the action `amend`, which changes the registered specification of a name. Members that are absent
+    keep their values.
+    """
 
     specification_reference: str | None = None
     authentication_scope: str | None = None
@@ -349,8 +351,8 @@ class NamesActions:
         dates: Mapping[str, str | None],
         check: Callable[[RegistryEntry], None] = lambda entry: None,
     ) -> RegistryChange[RegistryEntry]:
-        """Change the status of an entry. Raise Refused if the table of moves or `check` does not allow it. `dates` are
-        the fields that belong to the new status.
+        """Change the status of an entry, and set its fields in `dates`, for example the day on which it was deprecated.
+        Raise Refused if the table of moves or `check` does not allow the change.
         """
         entry = own_entry(registry, name)
         check_controller(actor, registry.controller(entry.change_controller), registry)

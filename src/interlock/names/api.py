@@ -193,7 +193,8 @@ class PinnedTools(Struct, frozen=True, kw_only=True):
 
 
 class NamePrefix(Struct, frozen=True, kw_only=True):
-    """A vendor prefix, held by a controller. The holder follows from the registry's rules, not from a signature.
+    """A vendor prefix and its holder, the controller that first used the prefix or to which a ruling gave it. The
+    holder is not proved by a signature.
 
     Members:
         prefix: The prefix.
@@ -261,7 +262,7 @@ class VerifyName(RequestBody, frozen=True, kw_only=True):
 
 
 class PinName(RequestBody, frozen=True, kw_only=True):
-    """The tools that are pinned to their current definitions, or whose pins are removed.
+    """A request to pin the tools of a name to their current definitions, or to remove their pins.
 
     Members:
         name: A surface name, or a tool's qualified name.
@@ -273,7 +274,7 @@ class PinName(RequestBody, frozen=True, kw_only=True):
 
 
 class TrustSource(RequestBody, frozen=True, kw_only=True):
-    """The setting whether the entries of an imported registry are enforced.
+    """A request to enforce the entries of an imported registry, or to stop enforcing them.
 
     Members:
         source: Where it was imported from.

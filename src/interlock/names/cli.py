@@ -145,7 +145,9 @@ def _require_local(invocation: Invocation, message: str) -> None:
 
 
 def _change_stored_names(invocation: Invocation, job: "Callable[[RegistryState], Awaitable[T]]") -> T:
-    """Do `job` with the stored registry of this machine, and make a running node read what was stored."""
+    """Run `job` with the registry that is stored on this machine. If a node is running, make it read the changed
+    registry.
+    """
     from interlock.cli.client.offline import run_with_names
 
     result = run_with_names(invocation.loaded.plan, invocation.data_folder, job)

@@ -80,7 +80,9 @@ AT_ONCE_MAX: Final = 50  # documents that one hourly look fetches; the others wa
 
 
 class Seen(msgspec.Struct, frozen=True, kw_only=True):
-    """The result of the last weekly check of a document, with the last change of the document that was noted."""
+    """The result of the last weekly check of an entry's document: its day, the number of failures, and the changed
+    document that was noted last.
+    """
 
     day: str
     failures: int = 0
@@ -112,10 +114,12 @@ class DocumentWatch:
                 last = seen.day if seen is not None else entry.specification.registered
                 if days_between(last, state.today) >= EVERY_DAYS:  # REG-8.2-4
                     looks += 1
-                    await self._look_at(entry, seen or Seen(day=state.today))
+                    await self._check_document(entry, seen or Seen(day=state.today))
 
-    async def _look_at(self, entry: RegistryEntry, seen: Seen) -> None:
-        """Fetch a document. If it has changed or can no longer be fetched, note that once in the log."""
+    async def _check_document(self, entry: RegistryEntry, seen: Seen) -> None:
+        """Fetch the document of an entry. If the document has changed, or could not be fetched several times, note that
+        once in the log.
+        """
         retrieval = await self._fetch(entry.specification_reference)
         if retrieval.outcome == "skipped_offline":
             return
@@ -152,7 +156,7 @@ async def attach_copy(
         raise Refused("bad_document", f"a document has 1 to {DOCUMENT_BYTES_MAX} bytes")
     digest = hashlib.sha256(document).hexdigest()
     path = data / FOLDER / digest
-    _waiting(state.registry, subject)  # refuse before anything is stored
+    _open_request(state.registry, subject)  # refuse before anything is stored
     try:
         path.parent.mkdir(mode=0o700, exist_ok=True)
         write_once(path, document)
@@ -160,7 +164,7 @@ async def attach_copy(
         raise Unavailable(f"the copy cannot be kept: {error.strerror}") from None
 
     def decide(registry: NamesRegistry) -> RegistryChange[NameRequest]:
-        request, now = _waiting(registry, subject), state.now
+        request, now = _open_request(registry, subject), state.now
         copy = Retrieval(outcome="attached", at=now, digest=f"sha256:{digest}", detail=f"a copy: {digest}")
         reason = f"the document was not reached; compare the copy {FOLDER}/{digest}"
         attached = CheckFinding(2, "needs_expert", "copy_attached", reason)
@@ -174,9 +178,9 @@ async def attach_copy(
 _CODES: Final = ("skipped_offline", "copy_attached")  # findings about a document that the node could not reach
 
 
-def _waiting(registry: NamesRegistry, subject: str) -> NameRequest:
-    """Return the open request to which a copy can be attached. Raise NotFound unless exactly one request fits
-    `subject`, and Refused if it needs no copy.
+def _open_request(registry: NamesRegistry, subject: str) -> NameRequest:
+    """Return the open request with this id or about this name, to which a copy of its document is to be attached. Raise
+    NotFound unless there is exactly one, and Refused if it needs no copy.
     """
     requests = [each for each in registry.open_requests() if subject in (each.id, each.id[:8], each.subject)]
     if len(requests) != 1:

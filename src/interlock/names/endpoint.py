@@ -225,7 +225,7 @@ class NamesEndpoint:
 
 
 class _NamedBody(msgspec.Struct, frozen=True):
-    """The member of a request body that contains the name."""
+    """A request body that contains a surface name. Only this member is decoded."""
 
     surface_name: str
 

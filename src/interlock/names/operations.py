@@ -53,8 +53,8 @@ _decode_record = msgspec.json.Decoder(_AuditedCall).decode
 
 @dataclass(eq=False)
 class NameOperations:
-    """Operations on the registry of names, on the tools that servers offer now, and on their pins. The segments of
-    servers whose tools must be listed again are published on `_ruled`.
+    """Operations on the registry of names, on the tools that servers offer now, and on their pins. After a change, the
+    operations publish on `_ruled` the segments of the servers whose tools must be listed again.
     """
 
     _parts: NameParts

@@ -74,14 +74,14 @@ class Reminders:
         now, registry = self._state.now, self._state.registry
         steps = [step for entry in registry.entries.values() for step in _due_notices(entry, now)]
         for step in steps:
-            if not _is_given(registry, step) and await self._give(step):
+            if not _is_given(registry, step) and await self._record_notice(step):
                 log.warning("%s: %s", step.subject, step.reason)
                 if step.what == REVIEW:
                     self._remind(step.subject)
 
     @changes_registry
-    def _give(self, registry: NamesRegistry, step: RegistryStep) -> RegistryChange[bool]:
-        """Record a notice, and return whether it is new."""
+    def _record_notice(self, registry: NamesRegistry, step: RegistryStep) -> RegistryChange[bool]:
+        """Record a notice in the log if it is not there yet. Return whether it was new."""
         return RegistryChange((), False) if _is_given(registry, step) else RegistryChange((step,), True)
 
 
@@ -105,8 +105,8 @@ def _is_given(registry: NamesRegistry, step: RegistryStep) -> bool:
 
 
 def _due_notices(entry: RegistryEntry, now: str) -> Iterator[RegistryStep]:
-    """Yield the notices about an entry that are due now, including those that were sent before. An imported entry has
-    none, because nobody here has to act on it.
+    """Yield a step of the log for each notice about an entry that is due now, even if the notice was sent before.
+    Imported entries have no notices, because this node does not maintain them.
     """
     if entry.source:
         return
@@ -145,7 +145,7 @@ class NameParts:
     async def open(self) -> None:
         await self.state.open()
         if self.state.trouble is None:
-            self._task = asyncio.get_running_loop().create_task(self._look_forever(), name="names")
+            self._task = asyncio.get_running_loop().create_task(self._update_forever(), name="names")
 
     async def close(self) -> None:
         if self._task is not None:
@@ -154,8 +154,10 @@ class NameParts:
         await self.documents.close()
         await self.state.close()
 
-    async def _look_forever(self) -> None:
-        """Keep the registry up to date: once at the start of the node, and then every hour."""
+    async def _update_forever(self) -> None:
+        """Refresh the registry's state, continue its requests, send reminders and check documents, at the start of the
+        node and then every hour.
+        """
         start = self.requests.open
         while True:
             try:

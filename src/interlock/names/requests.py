@@ -112,7 +112,11 @@ class RequestDecisions(DecisionReceiver):
         is_unread = any(finding.code == "skipped_offline" for finding in open_)
         if decision.what is What.APPROVED and is_unread and decision.answer != EntryMove.REMOVE.value:
             return Refusal(INVALID_PARAMS, "copy_required", {"detail": _UNREAD.format(name=request.subject)})
-        if decision.what is What.APPROVED and self._is_party(request, decision, key) and not self._is_sole(request):
+        if (
+            decision.what is What.APPROVED
+            and self._is_party(request, decision, key)
+            and not self._may_decide_own(request)
+        ):
             return Refusal(INVALID_PARAMS, "self_approval", {"detail": _PARTY})
         return None
 
@@ -125,7 +129,7 @@ class RequestDecisions(DecisionReceiver):
             return approval
         try:
             if approval.status is Status.DENIED:
-                await self._refuse(approval, decision)
+                await self._return_or_reject(approval, decision)
                 return approval
             used = await self._inbox.use(approval.id)
             if isinstance(used, Refusal):
@@ -134,7 +138,7 @@ class RequestDecisions(DecisionReceiver):
                 await self._accept(approval, decision)
             except Refused as refused:
                 why = f"{refused.code}: {refused.message}"
-                await self._refuse(approval, decision, why)
+                await self._return_or_reject(approval, decision, why)
                 return await self._inbox.finish(approval.id, Move.FAIL, why)
             return await self._inbox.finish(approval.id, Move.SUCCEED, "accepted")
         except StoreError as error:
@@ -142,11 +146,11 @@ class RequestDecisions(DecisionReceiver):
             return UNAVAILABLE_NOW
 
     @changes_registry
-    def _refuse(
+    def _return_or_reject(
         self, registry: NamesRegistry, approval: Approval, decision: Decision, failure: str = ""
     ) -> RegistryChange[None]:
-        """Send a request back to its registrant, or reject it, as the expert decided. If `failure` is set, the request
-        is rejected because it could not be accepted.
+        """Return a denied request to its registrant, or reject it, as the expert decided. If `failure` is set, reject
+        an approved request for this reason, because it could not be accepted.
         """
         request = found_request(registry, approval.target or "")
         if request.state is not RequestState.IN_REVIEW:
@@ -174,7 +178,7 @@ class RequestDecisions(DecisionReceiver):
         step = request_step(moved, state.now, by, "accept", decision.reason or "")
         key = decision.proof.key if decision.proof is not None else None
         is_own = self._is_party(request, decision, key) or request.filed_by in UNNAMED
-        self_reviewed = is_own and self._is_sole(request)
+        self_reviewed = is_own and self._may_decide_own(request)
         if request.kind == "dispute":
             holder = registry.holders[request.subject]
             ruled = Holder(
@@ -228,9 +232,9 @@ class RequestDecisions(DecisionReceiver):
                     return True
         return False
 
-    def _is_sole(self, request: NameRequest) -> bool:
-        """Return whether only one person may decide on the request's subject. If so, that person may decide even on a
-        request of their own. One with several keys says so with registry.self_review.
+    def _may_decide_own(self, request: NameRequest) -> bool:
+        """Return whether an expert may decide on a request that the same person filed: only if there is no other
+        expert, or if registry.self_review allows it.
         """
         # REG-N-4
         return self._may_self_review() or len(self._experts(f"names.{request.subject}")) <= 1
@@ -285,7 +289,7 @@ class RequestService:
             if approval.source is Source.NAMES:
                 await self._decisions.settle(approval)
         for request in list(self._state.registry.open_requests()):
-            await self._bring(request)
+            await self._submit_to_inbox(request)
         await self.look()
 
     async def file(self, actor: Actor, proposal: NameProposal, *, amends: RegistryEntry | None = None) -> NameRequest:
@@ -344,13 +348,13 @@ class RequestService:
             amended = criteria.amended_entry(entry, proposal, retrieval, state.today, is_breaking=False)
             return RegistryChange((replace(filed, what="amend", request=accepted, entry=amended),), accepted)
 
-        return await self._bring(await state.change(decide))
+        return await self._submit_to_inbox(await state.change(decide))
 
     def _check_filing(
         self, registry: NamesRegistry, actor: Actor, proposal: NameProposal, amends: RegistryEntry | None
     ) -> None:
-        """Raise Refused if the actor may not file this proposal for its controller, and NotFound if its `previous`
-        request does not exist.
+        """Raise Refused if the actor may not file this proposal in the name of its controller. Raise NotFound if the
+        earlier request that the proposal refers to does not exist.
         """
         controller = registry.controller(proposal.change_controller)
         if amends is not None:
@@ -383,7 +387,7 @@ class RequestService:
             request = self._new_request("dispute", prefix, **parties, evidence=evidence)
             return RegistryChange((actor.step(self._state.now, "dispute", prefix, request=request),), request)
 
-        return await self._bring(await self._state.change(decide))
+        return await self._submit_to_inbox(await self._state.change(decide))
 
     async def cancel(self, actor: Actor, id: str) -> NameRequest:
         """Cancel a request. The actor must have filed it or act for its controller. Raise NotFound if there is no such
@@ -429,11 +433,11 @@ class RequestService:
                 continue
             if days_between(state.today, due) <= max(NOTICE_DAYS):  # REG-5-13
                 retrieval = await self._fetch(entry.specification_reference)
-                await self._bring(await self._start_review(entry.surface_name, retrieval))
+                await self._submit_to_inbox(await self._start_review(entry.surface_name, retrieval))
 
     @changes_registry
     def _start_review(self, registry: NamesRegistry, name: str, retrieval: Retrieval) -> RegistryChange[NameRequest]:
-        """Return the change of the registry that starts the review of a provisional entry."""
+        """Submit the request by which the review of a provisional entry starts, and return this request."""
         state, entry = self._state, own_entry(registry, name)
         proposal = criteria.proposal_of(entry)
         request = self._new_request(
@@ -448,8 +452,10 @@ class RequestService:
         )
         return RegistryChange((request_step(request, state.now, REGISTRY, "review"),), request)
 
-    async def _bring(self, request: NameRequest) -> NameRequest:
-        """Put a submitted request into the inbox of approvals if it is not there already, and mark it as in review."""
+    async def _submit_to_inbox(self, request: NameRequest) -> NameRequest:
+        """Put a submitted request into the inbox of approvals if it is not there already, and mark it as in review.
+        Return the request.
+        """
         if request.state not in OPEN:
             return request
         factors = (finding.code for finding in request.findings if finding.verdict == "needs_expert")

@@ -168,7 +168,8 @@ class RegistryState:
         return [decode_step(record.data) for record in records]
 
     async def change(self, decide: Callable[[NamesRegistry], RegistryChange[T]]) -> T:
-        """Call `decide` with the current state, and append the steps that it returns. Return the value of its result.
+        """Call `decide` with the current registry, append the steps that it returns to the log, and apply them. Return
+        the answer that `decide` returned.
 
         If another process appended records first, `decide` is called again with the new state. Raise Refused if the
         registry cannot be used or other processes keep changing it, StoreError if the steps cannot be stored, and the
@@ -233,9 +234,9 @@ class RegistryState:
 def changes_registry(
     decide: Callable[Concatenate[Any, NamesRegistry, P], RegistryChange[T]],
 ) -> Callable[Concatenate[Any, P], Awaitable[T]]:
-    """Turn a method that decides on a change of the registry into one that makes the change. The decorated method gets
-    the registry as its first argument and returns a `RegistryChange`. It may run several times
-    (`RegistryState.change`), and its class needs a `_state`.
+    """Turn a method that returns a `RegistryChange` into an asynchronous one that also makes the change. The method
+    gets the current registry as its first argument. It may be called several times (`RegistryState.change`), and its
+    class needs a `_state`.
     """
 
     @wraps(decide)

@@ -76,8 +76,8 @@ PINS_BUCKET: Final = "surface_pins"
 
 
 class SurfacePins:
-    """The pinned schemas of tools. A tool that is incompatible with its pin is refused until an operator pins it again.
-    If registry.strict is set, it is refused for any difference from its pin.
+    """The pinned schemas of tools. A tool that has become incompatible with its pin is refused until an operator pins
+    it again. If registry.strict is set, any difference is refused.
 
     Pins are kept in memory, and are written to the store before they take effect. Methods raise StoreError if the store
     fails.
@@ -128,8 +128,8 @@ _REASON: Final = "nobody can compute whether the tool keeps to the specification
 
 
 class SurfaceQuestions:
-    """Questions to people whether a tool conforms to its specification, where no program can decide. Each question is
-    asked once.
+    """Questions to people about tools. If no program can decide whether a tool conforms to the specification of its
+    name, a person is asked once.
 
     An answer applies to one tool and one pair of schemas. If the revision or the tool's definition changes, a new
     question is asked.
@@ -153,18 +153,20 @@ class SurfaceQuestions:
         return ruling is not None and ruling.says == ACCEPT
 
     def ask(self, segment: str, tool: str, digest: str, shown: dict[str, Any]) -> None:
-        """Ask a person whether a tool conforms, unless the question was asked before. `digest` identifies the two pairs
-        of schemas that no program can compare, and `shown` is what the person sees.
+        """Ask a person whether a tool conforms to the specification of its name, unless the question was asked before.
+        `digest` identifies the schemas that no program could compare. `shown` is what the person sees.
         """
         if (tool, digest) in self._asking or self._rulings.find(tool, digest) is not None:
             return
         if self._inbox.find_definition(tool, digest) is not None:
             return
         self._asking.add((tool, digest))
-        self._work.begin(self._raise(segment, tool, digest, shown), name=f"surface question {tool}")
+        self._work.begin(self._put_into_inbox(segment, tool, digest, shown), name=f"surface question {tool}")
 
-    async def _raise(self, segment: str, tool: str, digest: str, shown: dict[str, Any]) -> None:
-        """Put a question into the inbox, unless it is too large or too many questions about this server are waiting."""
+    async def _put_into_inbox(self, segment: str, tool: str, digest: str, shown: dict[str, Any]) -> None:
+        """Put a question into the inbox. Do not ask if the question is too large or if too many questions about this
+        server are waiting.
+        """
         try:
             # Make older questions about a tool void, so that no server can fill the inbox.
             def is_outdated(approval: Approval) -> bool:
@@ -232,7 +234,7 @@ class SurfaceChecks(Surfaces):
         ]
         worst = max(surfaces, key=_severity, default=None)
         if (pin := self.pins.get(tool)) is not None and (worst is None or not worst.is_refused):
-            worst = _held_to_pin(pin, worst, names[0], item, policy, effort)
+            worst = _compare_with_pin(pin, worst, names[0], item, policy, effort)
         if worst is not None or policy.enforce == "off" or (near := self._near(names[0])) is None:
             return worst
         # The name is not registered, and looks like a registered one.
@@ -322,7 +324,9 @@ def _refusal(judged: Judgement, tool: str) -> Refusal:
 
 
 def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> str:
-    """Return the warning about a tool that clients see, or an empty text if there is none."""
+    """Return the warning that clients see in the description of a tool, or an empty text if there is nothing to warn
+    about.
+    """
     words = {
         "behind": judged.behind,
         "revision": judged.revision,
@@ -340,11 +344,12 @@ def _warning(judged: Judgement, entry: RegistryEntry, *, is_trusted: bool) -> st
     return f"{judged.name} {judged.verdict.value}: {'; '.join(parts)}" if parts else ""
 
 
-def _held_to_pin(
+def _compare_with_pin(
     pin: Pin, surface: Surface | None, name: str, item: Item, policy: judgement.SurfacePolicy, effort: Effort
 ) -> Surface | None:
-    """Compare a tool with its pin. Return `surface` if nothing differs, otherwise a warning or a refusal. A compatible
-    difference leads to a warning, unless registry.strict is set; any other difference to a refusal (REG-8.2-3).
+    """Compare a tool with its pin and return the result for the tool. If nothing differs, this is `surface`. A
+    compatible difference gives a warning, unless registry.strict is set; any other difference gives a refusal
+    (REG-8.2-3).
     """
     try:
         pinned = SchemaPair(pin.argument, None if pin.returned == NONE else pin.returned)
@@ -381,8 +386,8 @@ def make_surface_checks(
 
 
 class _LazyLookalikes:
-    """An index that finds registered names which look like a given name. It is built on first use, and again after the
-    registry has changed.
+    """An index that finds registered names which look like another name. It is built on first use, and built again
+    after entries were added or removed.
     """
 
     def __init__(self, state: RegistryState) -> None:
@@ -399,14 +404,12 @@ class _LazyLookalikes:
 
 
 class Rejudgement:
-    """A task that compares tools with the registry again whenever the registry changes. It takes the tools whose names
-    are or were registered.
+    """A task that compares tools with the registry again after each change of the registry. It compares only tools that
+    have a registered name, or had one.
     """
 
     def __init__(self, state: RegistryState, namespace: Callable[[], Namespace], ruled: AsyncFeed[str]) -> None:
-        """Create the rejudging task. When it publishes a segment on `ruled`, the tools of that segment are listed
-        again.
-        """
+        """Create the task. It publishes on `ruled` the segments of the servers whose tools must be listed again."""
         self._find = state.entry
         self._namespace = namespace
         self._ruled = ruled

@@ -112,7 +112,7 @@ class MethodRecord(Struct, frozen=True, kw_only=True):
 
 
 class RoomParticipant(Struct, frozen=True, kw_only=True):
-    """A current or former participant of a room, with its record there.
+    """A current or former participant of a room, with the numbers of its proposals and of its refused messages.
 
     Members:
         id: Who, in the room.

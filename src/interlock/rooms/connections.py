@@ -120,7 +120,7 @@ class ParticipantConnection(Connected):
             self._silence = asyncio.get_running_loop().call_later(SILENCE_S, self._offer_v0)
         if not self._is_live:
             self._catching_up = asyncio.get_running_loop().create_task(self._catch_up(), name="room history")
-            self._catching_up.add_done_callback(self._after_catching_up)
+            self._catching_up.add_done_callback(self._end_catching_up)
 
     # The room's side
 
@@ -288,7 +288,7 @@ class ParticipantConnection(Connected):
             self._say(envelopes.system_event(room.stamp(), {"event": "history_gap"}, to=self.participant))
             self._is_live = True
 
-    def _after_catching_up(self, task: "asyncio.Task[None]") -> None:
+    def _end_catching_up(self, task: "asyncio.Task[None]") -> None:
         """Close the connection if sending the history failed, so that the peer notices the failure."""
         if not task.cancelled() and task.exception() is not None:
             log.error("room %s: history failed", self._room.topic, exc_info=task.exception())
@@ -348,7 +348,9 @@ class PresenceLease(Connected):
 
 
 class PresenceLeases:
-    """The presence leases of clients without a connection, in all rooms. Each lease takes the place of a connection."""
+    """The presence leases of all rooms. While a lease runs, a client counts as present in a room although it has no
+    connection.
+    """
 
     def __init__(self, lease_s: float = LEASE_S) -> None:
         self._lease_s = lease_s
@@ -470,15 +472,15 @@ class RemoteSeats:
         """Remove this replica's entries from the store. Call this after the rooms closed all connections."""
         await self._work.close()
         try:
-            await self._write_once()
+            await self._write_changed_entries()
         except StoreError as away:
             log.warning("who was connected here is forgotten when the lease is over: %s", away)
 
     # What this replica holds
 
     def note(self, room: Room, participant: str) -> None:
-        """Store which connections a participant has to this replica. Call this when the connections or the privilege of
-        the participant have changed.
+        """Update the stored entries for a participant's connections to this replica, so that other replicas see them.
+        Call this when its connections or its privilege have changed.
         """
         if self._replicas.is_alone or participant == OWN:
             return
@@ -512,12 +514,12 @@ class RemoteSeats:
     async def _write(self) -> None:
         while self._unwritten:
             try:
-                await self._write_once()
+                await self._write_changed_entries()
             except StoreError as away:
                 log.warning("who is connected here cannot be stored for other replicas yet: %s", away)
                 await asyncio.sleep(WRITE_AGAIN_S)
 
-    async def _write_once(self) -> None:
+    async def _write_changed_entries(self) -> None:
         """Write all changed entries to the store. An entry that changes meanwhile is written again."""
         while self._unwritten:
             key = next(iter(self._unwritten))

@@ -118,8 +118,8 @@ class NodeParticipant(Connected):
         return caller
 
     def _call(self, id: bytes, params: dict[str, Any], sink: "_RoomReply", caller: Caller) -> None:
-        """Start a tool call. If it carries out a proposal that a person has approved for the gate, pass on this
-        approval.
+        """Start a tool call. If the call carries out an approved proposal, pass its approval to the gate, so that the
+        gate does not hold the call again.
         """
         if caller.calls is not None and id in caller.calls:
             sink.refusal(id, Refusal(INVALID_REQUEST, "this id is in use by a request under way"))
@@ -138,7 +138,9 @@ class NodeParticipant(Connected):
         self._node.dispatch.call_tool(request, released_by=released)
 
     def _list(self, id: bytes, params: dict[str, Raw], sink: "_RoomReply", caller: Caller) -> None:
-        """Answer tools/list with the tools that fit into half an envelope, and with a cursor for the rest."""
+        """Answer tools/list with one page of tools, whose definitions take at most half the size of an envelope, and
+        with a cursor if there are more tools.
+        """
         try:
             after = decode_cursor_untrusted(codec.decode_string(params["cursor"])) if "cursor" in params else ""
         except codec.CodecError:

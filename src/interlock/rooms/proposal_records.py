@@ -32,8 +32,8 @@ from interlock.wire.refusal import CONFIRMATION_EXPIRED, CONFIRMATION_VOID, SCOP
 
 
 def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> EnvelopeRefusal | None:
-    """Return a refusal if somebody would decide on their own proposal, as the same participant or the same principal.
-    Otherwise return None.
+    """Return a refusal if a participant would decide on its own proposal, or one of the same principal. Otherwise
+    return None.
     """
     if who != approval.agent and principal != approval.requested_by:
         return None
@@ -41,7 +41,7 @@ def refuse_own(approval: Approval, who: str, principal: str, id: str | None) -> 
 
 
 def refuse_over(approval: Approval, id: str) -> EnvelopeRefusal | None:
-    """Return a refusal if the proposal has been decided or has ended, otherwise None."""
+    """Return a refusal if a proposal is no longer pending, otherwise None. `id` is that of the envelope to refuse."""
     if approval.status is Status.PENDING:
         return None
     status = STATUS[approval.status].value
@@ -88,7 +88,9 @@ Key = tuple[str, str]  # topic, id of the envelope
 
 
 class Tracked(msgspec.Struct):
-    """The data that the tracker keeps in memory about one proposal that has an approval."""
+    """The state of one proposal that has an approval: its last announced status, the request that carried it out, and
+    the reply.
+    """
 
     approval_id: str
     proposer: str
@@ -119,8 +121,8 @@ class DecisionTimes(msgspec.Struct):
 
 
 class ProposalIndex:
-    """An index of the proposals of all rooms: those that have an approval, and those that still wait. Tasks can wait
-    until a proposal changes.
+    """An index of the proposals of all rooms. It knows the approval of each proposal, and which proposals are still
+    undecided. Tasks can wait until a proposal changes.
     """
 
     def __init__(self, inbox: Inbox) -> None:
@@ -134,8 +136,8 @@ class ProposalIndex:
         self.counts: Counter[tuple[str, str]] = Counter()  # topic and status -> how many proposals reached it
 
     def load(self) -> None:
-        """Read the proposals in the approval inbox. Call this before the rooms open. Of an edited proposal, the last
-        approval counts.
+        """Read the proposals in the approval inbox. If a proposal was edited, only its newest approval is used. Call
+        this before the rooms open.
         """
         for approval in sorted(self._inbox.listed(kind=Kind.PROPOSAL), key=lambda each: each.created_at):
             topic, id = key_of(approval)
@@ -160,8 +162,8 @@ class ProposalIndex:
     # Looking
 
     def find_decider(self, approval: Approval) -> str | None:
-        """Return the participant that decided on a proposal, or None if it is undecided. For a principal that is
-        unknown in the room, return the id that it would have there.
+        """Return the id of the participant that decided on a proposal, or None if it is undecided. If the room does not
+        know that principal, derive the id from the principal's name.
         """
         if approval.decision is None:
             return None
@@ -200,7 +202,7 @@ class ProposalIndex:
             log.warning("room %s: proposals not in the inbox after %g s: %s", topic, TRACKED_WAIT_S, ", ".join(missing))
 
     async def described(self, room: Room, approval: Approval) -> dict[str, Any]:
-        """Return the description of a proposal in the form of MCPx 10.2. Raise StoreError if reading fails."""
+        """Return a JSON object that describes a proposal as MCPx 10.2 requires. Raise StoreError if reading fails."""
         tracked = self.tracked.get(key_of(approval))
         envelope = await room.timeline.find_envelope(approval.proposal_id or "")
         proposed = None if envelope is None else rules.read_proposed(envelope.payload)

@@ -140,9 +140,9 @@ class ProposalTracker(DecisionReceiver):
         return EnvelopeRefusal("rate_limited", message, details, id=envelope.id)
 
     def recover(self, room: Room, envelope: Envelope, received_at: float, principal: str = "") -> None:
-        """Put a proposal into the inbox whose own replica may have stopped before it did so. Do nothing if it is there
-        already. If its time is over, only stop counting it as waiting. `principal` is the proposer's, or empty if
-        unknown.
+        """Put a proposal into the inbox because the replica that published it may have stopped before doing so. Do
+        nothing if the proposal is in the inbox already. If it has expired, only stop counting it as waiting.
+        `principal` is the name of the proposer's principal, or empty if unknown.
         """
         if (room.topic, envelope.id) in self.index.tracked:
             return
@@ -310,8 +310,8 @@ class ProposalTracker(DecisionReceiver):
     # Fulfilments that came through the room
 
     async def _take_fulfilment(self, room: Room, envelope: Envelope, principal: str) -> None:
-        """Process a request that may carry out a proposal. Its `correlation_id` names the proposal, or else the equal
-        content does.
+        """Process a request that may carry out a proposal. The request belongs to the proposal that its
+        `correlation_id` names, or to the only pending proposal with the same content.
 
         The request is already published and cannot be undone. If it is not allowed to fulfil the proposal, the sender
         is informed and the audit log records it.
@@ -365,8 +365,8 @@ class ProposalTracker(DecisionReceiver):
             self._work.begin(self._inbox.finish(claim.approval_id, Move.LOSE, "the target did not answer"))
 
     async def _take_answer(self, envelope: Envelope) -> None:
-        """End the proposal that was carried out, because its target has replied. If the gate ends the approval, only
-        void one that the gate did not use.
+        """Finish a proposal when its target has replied to the request. For a call that the gate releases, the gate
+        finishes the approval; make it void if the gate never used it.
         """
         claim = self._claims[envelope.correlation_id or ""]
         outcome = rules.read_outcome(envelope.payload, claim.rpc_id)
@@ -391,7 +391,9 @@ class ProposalTracker(DecisionReceiver):
         return None if refusal is None else records.approval_refusal(refusal)
 
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
-        """Return why the person who decides may not decide on this proposal, or None if they may."""
+        """Return why the person or program that made a decision is not allowed to decide on this proposal, or None if
+        they are.
+        """
         room, principal = self.rooms.get(approval.room or ""), records.decider(decision)
         participant = participant_of(principal)
         refusal = records.refuse_own(approval, participant, principal, approval.proposal_id)
@@ -532,8 +534,8 @@ class ProposalTracker(DecisionReceiver):
         return EnvelopeRefusal("target_absent", message, id=id)
 
     async def _send(self, approval: Approval, who: Participant, principal: str) -> Approval | Refusal:
-        """Publish the request of an approved proposal, and use up the approval unless the gate does that. Void the
-        approval if the request can no longer be sent.
+        """Publish the request of an approved proposal and return the approval. Mark the approval as used first, except
+        when the gate does that during the call. Make the approval void if the request can no longer be sent.
         """
         refusal, is_gated = self._find_obstacle(approval), self._is_held(approval)
         if refusal is not None:  # since it was decided

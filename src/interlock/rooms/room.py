@@ -210,11 +210,13 @@ class Room:
     # Who is here
 
     def present(self, but: str | None = None) -> list[Participant]:
-        """Return the participants in the room, except the one with the id `but`."""
+        """Return the participants that are present in the room, without the one whose id is `but`."""
         return [seat.participant for id, seat in self.seats.items() if id != but]
 
-    def find_arrival(self, participant: str, principal: str) -> int:
-        """Return the sequence of the newest envelope when a participant came. For one that is absent, that is now."""
+    def arrival_position(self, participant: str, principal: str) -> int:
+        """Return the sequence number that was the newest when a participant joined. If it is not present with this
+        principal, return the newest number now.
+        """
         seat = self.seats.get(participant)
         return seat.arrived_after if seat is not None and seat.principal == principal else self.timeline.delivered
 
@@ -260,7 +262,7 @@ class Room:
             connection.since += 1  # it does not receive its own join
             self._announce(envelopes.presence(self.stamp(), "join", who))
         else:
-            seat.arrived_after = self.find_arrival(who.id, principal)
+            seat.arrived_after = self.arrival_position(who.id, principal)
             seat.participant, seat.principal = who, principal
             self._add_connection(seat, connection, len(seat.connections))
         seat.is_observed, seat.is_removed = is_observed, False
@@ -276,8 +278,9 @@ class Room:
         return envelopes.welcome(self.stamp(), self.topic, who, others, keeps_history=keeps, last=last)
 
     def join_elsewhere(self, connection: Connected, who: Participant, principal: str, *, is_newer: bool) -> bool:
-        """Add a connection that another replica holds. If two principals use the same participant id, the older
-        connections stay: close a newer connection and return False, or close those of this replica.
+        """Add a connection that another replica holds. If another principal already uses the participant id, only the
+        older connections stay. If the new one is the newer, close it and return False; otherwise close the connections
+        of this replica.
 
         `is_newer`: the connection is newer than those of this replica.
         """
@@ -474,7 +477,8 @@ class Room:
 
     def _find_refusal(self, envelope: Envelope, who: Participant, unguarded: str | None) -> EnvelopeRefusal | None:
         """Check an envelope in the order of X-5.3-1. Return the first refusal, or None if it may be published.
-        `unguarded` is the principal of a sender that the safety loop is asked about.
+        `unguarded` is the name of the sender's principal if the safety loop still has to be asked about it, otherwise
+        None.
         """
         request = self._known.find_request(envelope.correlation_id)
         return (
@@ -533,8 +537,8 @@ class Room:
         return self._rates.get(participant) or RateWindow()
 
     def _note_refused(self, envelope: Envelope, who: Participant, principal: str, refusal: EnvelopeRefusal) -> None:
-        """Record a refusal in the audit log, unless it is about a rate. Also announce a privilege violation in the
-        room, if its settings ask for that (X-5.3-2).
+        """Record a refusal in the audit log, except one for exceeding a rate limit. If the settings of the room ask for
+        it, also announce a privilege violation in the room (X-5.3-2).
         """
         if refusal.code == "rate_limited" or not self._window(who.id).may_record(self._clock.now()):
             return  # a flood is not written down line by line

@@ -127,8 +127,9 @@ class ProposalHold(CallHold):
     is_asked_first: bool = True
 
     async def find_release(self, call: Call) -> Release | CheckRefusal:
-        """Publish the call as a proposal, or find the proposal of an identical earlier call. If the target has already
-        replied, answer the call with that reply. Return a refusal in any case, because the call itself is not sent.
+        """Publish the call as a proposal, or find the proposal of an identical earlier call. Return a refusal in any
+        case, because the proposal is carried out instead of the call. If the target has already replied to the
+        proposal, its reply also answers the call.
         """
         arguments, topic = bytes(call.params.get("arguments") or RAW_EMPTY), self.link.room.topic
         principal, proposed = call.caller.principal.name, self.link.links.proposed
@@ -170,8 +171,8 @@ class ProposalHold(CallHold):
 
 
 def _result(call: Call, topic: str, settled: SettledProposal) -> bytes:
-    """Return the tool result that tells a client how its proposal stands, in the same form as for calls that a person
-    must approve.
+    """Return the tool result that tells a client the state of its proposal: undecided, or ended without a reply. It has
+    the form that calls have which a person must approve.
     """
     approval = settled.approval
     status = STATUS[approval.status]
@@ -266,8 +267,8 @@ class ParticipantLink(ConnectedLink):
     def publish(
         self, message: bytes, origin: Pending | None, asking: Pending | None, correlation_id: str | None = None
     ) -> str:
-        """Publish a message in the name of the caller of `asking`, or of the node if `asking` is not a call. Return the
-        id of the envelope, or an empty text if the message is too large.
+        """Publish a message to the participant. It is sent in the name of the caller if `asking` is a call, otherwise
+        in the name of the node. Return the id of the envelope, or an empty text if the message is too large.
 
         A refusal fails the call `origin`, immediately or when the envelope could not be stored.
         """
@@ -349,7 +350,7 @@ class ParticipantKeeper(ServerKeeper):
     """The keeper that starts and ends the MCP session with one participant of a room.
 
     The room decides when a session exists: `greet` begins one when the participant joins or returns, `rest` suspends
-    it, and `cut` ends it. The keeper itself restarts nothing.
+    it, and `end` ends it. The keeper itself restarts nothing.
     """
 
     link: ParticipantLink
@@ -399,9 +400,9 @@ class ParticipantKeeper(ServerKeeper):
         """Do nothing, because the room decides who is present."""
 
     async def stop(self) -> None:
-        self.cut(LEFT)
+        self.end(LEFT)
 
-    def cut(self, reason: str) -> None:
+    def end(self, reason: str) -> None:
         """End the session of a participant that has left. Waiting calls fail immediately."""
         self._stopping = True
         self.rest()
@@ -525,7 +526,9 @@ class RoomLinks:
         return routes[0].is_held if routes else self.current.plan.gate.mode != "open"
 
     def _name_all(self, room: Room) -> None:
-        """Create or rename the links to the participants of a room. The name of a link depends on who is present."""
+        """Create the links to the participants of a room, and replace those whose name has changed. The name of a link
+        depends on which participants are present, because no two names may be equal.
+        """
         seats = {id: seat for id, seat in room.seats.items() if self._may_have_link(room, seat)}
         if (topic := resolve_locals([*self.rooms.by_topic]).local_names.get(room.topic)) is None:
             return
@@ -552,7 +555,7 @@ class RoomLinks:
             del self._by_room[room]
         if self.keepers.get(keeper.link.segment) is keeper:
             del self.keepers[keeper.link.segment]
-        keeper.cut(LEFT)
+        keeper.end(LEFT)
         self.catalog.drop(keeper.link)
 
     async def stock(self, link: Link, listing: Listing | None) -> None:

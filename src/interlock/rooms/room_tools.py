@@ -144,8 +144,8 @@ def _tool(description: str, effect: Literal["reads", "changes"] = "changes") -> 
 
 @dataclass(frozen=True, slots=True)
 class _AnyRoom:
-    """The clients that can see the tools `rooms.*`: the members of at least one room. Removed members count too; they
-    are refused when they join.
+    """A stand-in for the members of all rooms, which decides who can see the tools `rooms.*`: every member of at least
+    one room. Removed members also see the tools, and are refused when they use them.
     """
 
     rooms: RoomRegistry

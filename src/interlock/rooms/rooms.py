@@ -130,7 +130,7 @@ class RoomRegistry:
         await self.records.open()
         for entry in await self._kv.entries(GRANTS, now):
             grant = self._grants[entry.key] = msgspec.json.decode(entry.value, type=PrivilegeGrant)
-            if not self._is_over(grant):  # nobody is here yet from whom an expired grant would take something back
+            if not self._has_expired(grant):  # nobody is here yet from whom an expired grant would take something back
                 self._schedule_end(entry.key, grant)
         self._created = {entry.key: None for entry in await self._kv.entries(CREATED, now)}
         self._joins = {entry.key: int(entry.value) for entry in await self._kv.entries(JOINS, now)}
@@ -216,7 +216,7 @@ class RoomRegistry:
         self._set_grant(change.key, grant)
         if room is not None and grant.is_removal:
             room.disconnect(participant, REMOVED, REMOVED_WHY)
-        elif room is not None and not self._is_over(grant):
+        elif room is not None and not self._has_expired(grant):
             room.set_privilege(participant, grant.privilege, grant.by)
 
     async def _open_remote_room(self, change: Change) -> None:
@@ -325,7 +325,7 @@ class RoomRegistry:
         if room.settings.history_visibility == "all":
             return 0
         if room.settings.history_visibility == "none":
-            return room.find_arrival(participant, principal)
+            return room.arrival_position(participant, principal)
         key = f"{room.topic}\n{participant}"
         if key not in self._joins:
             self._joins[key] = room.timeline.delivered
@@ -337,9 +337,9 @@ class RoomRegistry:
             return None
         if grant.is_removal:
             return Privilege.RESTRICTED  # also for one who would decide from the inbox
-        return grant.beneath if self._is_over(grant) else grant.privilege
+        return grant.beneath if self._has_expired(grant) else grant.privilege
 
-    def _is_over(self, grant: PrivilegeGrant) -> bool:
+    def _has_expired(self, grant: PrivilegeGrant) -> bool:
         """Return whether a grant has expired."""
         return grant.until is not None and self._clock.wall() >= grant.until
 
@@ -430,8 +430,8 @@ class RoomRegistry:
             return True
 
     async def admit(self, room: Room, participant: str, by: str) -> bool:
-        """Give a participant full privilege without an end, and make it a member even if the configuration does not
-        (X-8-3). Return whether this changed anything. Raise StoreError if writing fails.
+        """Give a participant full privilege permanently. It becomes a member of the room even if the configuration does
+        not list it (X-8-3). Return whether this changed anything. Raise StoreError if writing fails.
         """
         is_changed = await self.grant(room, participant, Privilege.FULL, by, admits=True)
         if is_changed:
@@ -467,7 +467,7 @@ class RoomRegistry:
         """End a temporary grant if its time is over, and restore the previous privilege of a participant that is
         present.
         """
-        if not self._is_over(grant):
+        if not self._has_expired(grant):
             self._schedule_end(key, grant)
             return
         del self._ends[key]
@@ -502,9 +502,7 @@ class RoomRegistry:
         return closed
 
     def dismiss(self, is_valid: Callable[[str], bool]) -> None:
-        """Close the connections whose credential is no longer valid. `is_valid` is called with the name of a
-        principal.
-        """
+        """Close the connections whose credential is no longer valid. `is_valid` takes the name of a principal."""
         for room in self.by_topic.values():
             for participant, seat in list(room.seats.items()):
                 if not is_valid(seat.principal):

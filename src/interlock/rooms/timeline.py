@@ -78,8 +78,8 @@ KNOWN_MIN: Final = 10_000
 
 
 class _Known(msgspec.Struct):
-    """The remembered data of one published envelope, by which a repeated envelope and the replies to a request are
-    recognized.
+    """The remembered data of one published envelope. They show whether a later envelope repeats it, or replies to the
+    request in it.
     """
 
     digest: bytes
@@ -108,7 +108,9 @@ class KnownEnvelopes:
         return EnvelopeRefusal("duplicate_id", message, {"identical": identical}, id=envelope.id)
 
     def add(self, envelope: Envelope, sender: str, sequence: int = 0) -> None:
-        """Remember an envelope. If it replies to a request, also note at the request who has replied."""
+        """Remember an envelope. If it replies to a remembered request, add its sender to the participants that have
+        replied.
+        """
         entry = _Known(_digest(envelope, sender), sequence)
         if envelope.kind == MCP and envelope.to and is_request(envelope.payload):
             entry.request = OpenRequest(sender, envelope.to, rpc_id(envelope.payload))
@@ -296,9 +298,9 @@ class Timeline:
         return True
 
     async def _append(self, deliveries: list[Delivery]) -> list[int]:
-        """Append envelopes to the stored stream. Return the sequence number of each, or 0 if a replica has recently
-        stored an envelope with its id. On StoreError, either none is stored, or the shared stream yields those that
-        are.
+        """Append envelopes to the stored stream. Return the sequence number of each, or 0 for an envelope whose id is
+        already stored by a replica. If StoreError is raised, replicas may still have stored them; then the shared
+        stream delivers them.
         """
         if self._replication is not None:
             records = [
@@ -342,8 +344,8 @@ class Timeline:
         self._bytes += len(data)
 
     def _find_excess(self) -> int:
-        """Return the sequence number up to which envelopes are beyond the number or the bytes that are kept, or 0. A
-        tenth of what is kept is deleted at a time.
+        """Return the sequence number up to which old envelopes have to be deleted, or 0 if there is nothing to delete.
+        The limit on their number or bytes must be exceeded by a tenth, so that deletion is rare.
         """
         settings, upto = self._room.settings, 0
         most = settings.history_max
@@ -469,8 +471,8 @@ class Timeline:
         return low
 
     def position_after_gap(self, reference: str) -> int:
-        """Return where a client continues if the envelope that it names is missing: at the oldest stored envelope if
-        `reference` is a lower number, otherwise at the newest delivered one.
+        """Return the sequence number after which a client continues if the envelope that it refers to is not stored.
+        This is the oldest stored one if `reference` is a number below it, otherwise the newest delivered one.
         """
         is_earlier = reference.isascii() and reference.isdigit() and int(reference[:16]) < self._oldest
         return self._oldest if is_earlier else self.delivered

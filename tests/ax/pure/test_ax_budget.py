@@ -164,7 +164,7 @@ def test_a_budget_handed_down_is_within_both_budgets(own: BudgetLimits, given_: 
 
 def test_limits_that_an_entry_leaves_out_have_the_usual_value() -> None:
     usual = BudgetLimits(max_calls_per_minute=60, max_mutable_calls_per_session=10)
-    assert BudgetLimits(max_calls_per_minute=600).else_(usual) == BudgetLimits(
+    assert BudgetLimits(max_calls_per_minute=600).completed_by(usual) == BudgetLimits(
         max_calls_per_minute=600, max_mutable_calls_per_session=10
     )
 

@@ -170,7 +170,9 @@ class UpwardFront:
     # The eras
 
     def _open_session(self, request: jsonrpc.Request, greeting: Raw) -> ClientSession | None:
-        """Open a session for a parent of the legacy era. Return None if the request was refused."""
+        """Open a session for a parent of the legacy era that sent its first request. `greeting` holds the params of
+        `initialize`. Return None if the session was refused.
+        """
         initialize = jsonrpc.Request(request.id, INITIALIZE, greeting)
         opened = self._legacy.initialize(initialize, self._principal, VIA_AX, self._only, NAMES)
         if isinstance(opened, Refusal):
@@ -359,8 +361,8 @@ State = Literal["standby", "connecting", "registered", "waiting", "stopped"]
 
 
 class Parents(Uplink):
-    """Registration of this node in one tree, with one of the configured parents (aggregators above this node) at a
-    time.
+    """Registration of this node in one tree. At any time it is with at most one of the configured parents (aggregators
+    above this node).
     """
 
     def __init__(
@@ -578,8 +580,8 @@ def parent_opener(parent: ParentPlan, max_bytes: int) -> Opener:
 def worded_for(
     register: Register, plan: ParentPlan, segment: str, signer: "SigningKey | None", wall: float
 ) -> Register:
-    """Return the registration as it is sent to one parent: with the authority that is claimed there, and a proof if
-    there is a key (`signer`).
+    """Return the registration in the form for one parent: with the segment and the authority that are configured for
+    this parent, and with a proof of the authority if there is a signing key.
     """
     authority = maybe_authority(plan.authority) if plan.authority is not None else None
     proof = signer.prove(authority, plan.url, wall) if authority is not None and signer is not None else None

@@ -55,7 +55,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         return {name: limit for name, limit in msgspec.structs.asdict(self).items() if limit is not None}  # AX-6.2-4
 
     def within(self, other: "BudgetLimits") -> "BudgetLimits":
-        """Return the stricter of these and other limits, separately for each kind of limit (11.4).
+        """Return new limits that are, for each kind of limit, the stricter of these and `other` (11.4).
 
         A budget that is handed down never exceeds the one granted here.
         """
@@ -63,8 +63,8 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         both = {name: min(limit, theirs.get(name, limit)) for name, limit in self.as_object().items()}
         return BudgetLimits(**{**theirs, **both})
 
-    def else_(self, usual: "BudgetLimits") -> "BudgetLimits":
-        """Return these limits, completed with the limits of `usual` that are not set here."""
+    def completed_by(self, usual: "BudgetLimits") -> "BudgetLimits":
+        """Return these limits. A limit that is not set here is taken from `usual`."""
         return BudgetLimits(**{**usual.as_object(), **self.as_object()})
 
     def exceeded(self, usage: "BudgetUsage", price: Price, now: float) -> ExceededLimit | None:
@@ -85,7 +85,7 @@ class BudgetLimits(msgspec.Struct, frozen=True, kw_only=True):
         return None
 
     def shown(self, usage: "BudgetUsage", now: float) -> dict[str, dict[str, int]]:
-        """Return each limit by name, together with how much of it is used."""
+        """Return each limit by name, together with its present usage."""
         used = dict(zip(KEYS, (usage.calls(now), usage.mutable_calls, usage.cost_units), strict=True))
         return {name: {"limit": limit, "used": used[name]} for name, limit in self.as_object().items()}
 

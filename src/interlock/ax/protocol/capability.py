@@ -197,8 +197,8 @@ def read_capability(
 
 
 def is_claim(key: str, value: object) -> bool:
-    """Return whether a server could have declared this key and value: an annotation key or an MCP hint with a valid
-    value.
+    """Return whether a key and its value can be part of a server's declaration about a tool: a valid annotation key or
+    MCP hint.
     """
     if key in HINTS:
         return isinstance(value, bool)
@@ -208,7 +208,7 @@ def is_claim(key: str, value: object) -> bool:
 def changed_claims(
     declared: object, annotations: object, capability: Capability, published: Mapping[str, bool]
 ) -> dict[str, object]:
-    """Return the values that a server declares about a tool, and that differ from what applies at this node.
+    """Return the values in a server's annotation and hints of a tool that are not the values in effect at this node.
 
     These are the keys of its annotation and its MCP hints that differ from `capability` and from the `published` hints.
     """
@@ -228,8 +228,8 @@ HINTS: Final = ("readOnlyHint", "destructiveHint", "idempotentHint")
 
 
 def hints(capability: Capability, annotations: object = None) -> dict[str, bool]:
-    """Return the MCP hints to add to `annotations`: those that follow from the capability and that the server did not
-    set.
+    """Return the MCP hints that follow from the capability, without those that the server already gives in
+    `annotations`.
     """
     values = (not capability.mutable, capability.mutable and not capability.reversible, capability.idempotent)
     filled = dict(zip(HINTS, values, strict=True))
@@ -241,8 +241,8 @@ _HINT_DEFAULTS: Final = dict(zip(HINTS, (False, True, False), strict=True))  # M
 
 
 def needed_hints(published: Mapping[str, bool], annotations: object) -> dict[str, bool]:
-    """Return the published hints that a client needs to be told. A hint is left out if it equals the server's own hint,
-    or, where the server gives none, the default of MCP.
+    """Return the published hints that must be added to a tool for a client. A hint is left out if the server's own hint
+    is equal or, if the server gives none, the default of MCP.
     """
     own = annotations if isinstance(annotations, Mapping) else {}
     read_only = published.get("readOnlyHint", own.get("readOnlyHint")) is True
@@ -297,7 +297,7 @@ def _maybe_invalid(keys: Mapping[str, object], private: Collection[str] | None) 
 
 
 def _merge(layers: list[Mapping[str, object]]) -> dict[str, object]:
-    """Merge layers of keys into one object. A later layer overrides an earlier one.
+    """Merge the keys of a capability from several sources. A later source overrides an earlier one.
 
     If a layer changes whether the tool is mutable, the layers before it described another kind of tool: their values
     for `reversible` and a read scope are dropped. Otherwise an operator's `mutable = true` on a tool that declares

@@ -91,7 +91,8 @@ _match_mark = re.compile(rb'"([A-Za-z0-9_-]{1,43})"').fullmatch
 
 
 def caller_mark(requester: str, key: bytes) -> Raw:
-    """Return the mark that stands for a caller at the next node below, encoded as JSON.
+    """Return the mark of a caller, a keyed hash that identifies the caller to the nodes below without naming it, as
+    JSON.
 
     `key` is a secret of this node that survives restarts, so that marks and the approvals bound to them stay valid.
     """
@@ -100,7 +101,8 @@ def caller_mark(requester: str, key: bytes) -> Raw:
 
 
 def requester(principal: str, meta: Mapping[str, Raw]) -> str:
-    """Return a name for who asks: the parent, and one of its callers if the parent sent a mark for the caller.
+    """Return a name for the sender of a request from a parent. If the parent sent a mark for the caller in its tree,
+    the name contains the mark.
 
     A mark in an unexpected form is replaced by its hash.
     """
@@ -154,7 +156,9 @@ ADOPTED: Final = Offer()
 
 
 class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
-    """Metadata of an item that a server below lists, as far as this server may decide it."""
+    """Metadata of an item, read from the list of a server below. It contains only the values that this server is
+    allowed to set.
+    """
 
     rest: dict[str, Raw]  # the keys that are not MCP-AX's
     capability: Raw | None
@@ -165,7 +169,7 @@ class ItemMetadata(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
-    """Read the `_meta` of an item that a server below this node lists.
+    """Read the metadata of a tool or another item from its `_meta`, as a server below this node lists it.
 
     The number of hops and the values declared further down are read only if the server is an aggregator.
     """
@@ -182,7 +186,8 @@ def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
 
 
 def at_its_strictest(capability: Capability, annotations: object) -> Capability:
-    """Return the strictest reading of the capability of an unproved registrant (9.1, ours).
+    """Return the capability that is assumed for a tool of a registrant that proved no authority: the strictest one that
+    agrees with the declaration (9.1, ours).
 
     What it declares can make a tool stricter, never looser. A tool is read-only only if nothing contradicts that. A
     tool that changes something counts as irreversible and not repeatable, whatever it declares.
@@ -195,8 +200,8 @@ def at_its_strictest(capability: Capability, annotations: object) -> Capability:
 
 
 def over_transport(declared: object, transport: str) -> object | InvalidAnnotation:
-    """Return the annotation that a subserver declares for a tool, with the transport class of its registration added
-    (9.1).
+    """Return the capability annotation of a subserver's tool, to which the transport class of the subserver's
+    registration is added (9.1).
 
     Return InvalidAnnotation if the annotation names another transport class. It may omit it.
     """
@@ -218,7 +223,7 @@ def least_latency_class(link_latency_ms: float, latencies_s: Iterable[float]) ->
 
 
 def raise_to_hop(capability: Capability, least: LatencyClass) -> Capability:
-    """Return the capability with its latency class raised to `least`, if it was faster."""
+    """Return the capability with a latency class of at least `least`."""
     if least <= capability.latency_class:
         return capability
     return msgspec.structs.replace(capability, latency_class=least)
@@ -253,7 +258,8 @@ def published_annotation(declared: Raw | None, capability: Capability) -> Raw:
 
 
 def declared_values(declared: Mapping[str, object], below: Capability, here: Capability) -> dict[str, object]:
-    """Return the value of x-mcpax-declared: what the owner of a tool declared, for each value that a hop has changed.
+    """Return the value of x-mcpax-declared. It holds, for each key that an aggregator on the way has changed, the value
+    that the owner of the tool declared.
 
     If several hops changed a value, the one from the lowest hop is kept.
     """
@@ -266,7 +272,9 @@ def declared_values(declared: Mapping[str, object], below: Capability, here: Cap
 
 
 def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
-    """Return the `_meta` under which a tool is listed while the link to its server is lost (13.2)."""
+    """Return the `_meta` with which a tool is listed while its server cannot be reached (13.2). It says that the tool
+    is degraded.
+    """
     gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
     changed = declared_values(meta.get(DECLARED, {}), capability, gone)
     annotation = published_annotation(meta[CAPABILITY], gone)
@@ -300,8 +308,8 @@ def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
 
 
 def as_declared(capability: Raw | None, declared: Mapping[str, object]) -> object:
-    """Return a capability annotation as the owner of the tool wrote it, decoded. Return None if there is none or it
-    cannot be read.
+    """Return a capability annotation as the owner of the tool declared it, with the changes by aggregators undone.
+    Return None if there is no annotation or it cannot be read.
 
     Only changes that the draft demands are undone. Otherwise an aggregator could loosen a tool unseen, by calling the
     stricter value declared.

@@ -239,7 +239,9 @@ def show_uri(path: str, uri: str, *, aggregator: bool) -> str:
 
 
 def maybe_own_uri(path: str, shown: str, *, aggregator: bool) -> str | None:
-    """Return the URI by which the server below `path` knows a resource, or None if `shown` is not below `path`."""
+    """Return the URI by which the server at `path` knows a resource that is listed as `shown`. Return None if the
+    resource is not below `path`.
+    """
     if not shown.startswith(SCHEME + path):
         return None
     rest = shown[len(SCHEME) + len(path) :]
@@ -249,8 +251,8 @@ def maybe_own_uri(path: str, shown: str, *, aggregator: bool) -> str | None:
 
 
 def is_nested(uri: str) -> bool:
-    """Return whether a URI that an aggregator lists has the form of a tree URI: valid segments, then the server's own
-    URI.
+    """Return whether a URI in the list of an aggregator is a tree URI: it has the scheme, valid segments and a URI
+    after them.
     """
     head, slash, _ = uri[len(SCHEME) :].partition("/")
     return uri.startswith(SCHEME) and slash == "/" and is_qualified(head)
@@ -262,5 +264,7 @@ def nested_segments(uri: str) -> tuple[str, ...]:
 
 
 def bare_uri(uri: str) -> str:
-    """Return the URI that the server at the end of the path uses for the resource, for example in its results."""
+    """Return the URI under which the server itself knows a resource: a tree URI without scheme and segments, or any
+    other URI as it is.
+    """
     return uri[len(SCHEME) :].partition("/")[2] if is_nested(uri) else uri

@@ -85,7 +85,7 @@ class NoticeGate:
         self._told_ns: int | None = None
 
     def receive(self, method: str, params: Raw, now: float, subject: Hashable = None) -> Release:
-        """Accept a notification and return all notifications that may be passed up now.
+        """Take a notification into the buffer. Return the notifications that may be passed on now.
 
         If a notification with the same `subject` still waits, the new one replaces it.
         """
@@ -171,8 +171,8 @@ _METHOD: Final = re.compile(r"[A-Za-z0-9_./$-]{1,128}", re.ASCII)
 
 
 def prefix(notice: Notification, segment: str, *, aggregator: bool) -> Notification | None:
-    """Return a notification as it is passed up, with `segment` put in front of its origin, logger, URI and segment.
-    Return None if the notification is malformed.
+    """Return a notification in the form in which this node passes it to its parent: `segment` is put in front of each
+    name and URI in it. Return None if the notification is malformed.
 
     An origin that is already set is trusted only if the sender is an aggregator, and only below the sender's segment.
     """
@@ -241,7 +241,8 @@ def _own(method: str, params: dict[str, object], event_id: str) -> Notification:
 
 
 def _below(segment: str, origin: str | None) -> str:
-    """Return the origin as it is named one hop up: `origin` below `segment`.
+    """Return the path of the node from which a notification came, as the next node up names it: `segment`, followed by
+    the previous origin.
 
     An origin that is not a qualified name is left out, because its sender made it up.
     """

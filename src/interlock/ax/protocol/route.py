@@ -67,7 +67,7 @@ def read_untrusted(params: Mapping[str, Raw], meta: Mapping[str, Raw]) -> Routed
 
 
 def check(routed: Routed, *, segment: str, rest: Sequence[str]) -> Refusal | None:
-    """Return a refusal if the route does not lead to this receiver and this item, otherwise None.
+    """Return a refusal if a route does not lead to the node that received it or to the requested item, otherwise None.
 
     `segment` is the segment that the parent assigned. `rest` is the path of the item in the receiver's own table: the
     segments below the receiver, then the local name. For a leaf it is the local name alone.

@@ -399,7 +399,7 @@ def amended_entry(
 
 
 def proposal_of(entry: RegistryEntry) -> NameProposal:
-    """Return an entry as if it were requested as Active, so that a review can check it like a new request."""
+    """Return the proposal that would register an entry as it is now. A review checks it like a new request."""
     return copied(
         entry.specification,
         NameProposal,
@@ -413,7 +413,8 @@ def proposal_of(entry: RegistryEntry) -> NameProposal:
 
 
 def controller_after(registry: NamesRegistry, request: NameRequest, unnamed: Set[str]) -> Controller | None:
-    """Return the record of the controller after its request is accepted. Return None if the record does not change.
+    """Return the record of a request's controller as it is after the request is accepted. Return None if the record
+    does not change.
 
     The principal of the first request acts for the controller from then on. `unnamed` contains principals that do not
     identify anybody and are not recorded.

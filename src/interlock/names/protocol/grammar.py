@@ -128,7 +128,7 @@ def is_lookalike(name: str, other: str) -> bool:
     """
     if name == other or abs(len(name) - len(other)) > 4:
         return False
-    if _skeleton(name) == _skeleton(other):
+    if _surface_skeleton(name) == _surface_skeleton(other):
         return True
     # One edit inserts, removes or changes one character, or exchanges two neighbours.
     if abs(len(name) - len(other)) > 1:
@@ -144,8 +144,8 @@ def is_lookalike(name: str, other: str) -> bool:
     return short[start : start + 2] == long[start : start + 2][::-1] and short[start + 2 :] == long[start + 2 :]
 
 
-def _skeleton(name: str) -> str:
-    """Return a form of a surface name that is equal for names that look alike."""
+def _surface_skeleton(name: str) -> str:
+    """Return a simplified form of a surface name. Surface names that look alike have the same form."""
     return name.replace("0", "o").replace("1", "l").replace("rn", "m").replace("vv", "w").replace("_", "")
 
 
@@ -168,7 +168,9 @@ _ALIKE: Final = str.maketrans(_DRAWN_ALIKE)
 
 
 def skeleton(name: str) -> str:
-    """Return a form of a name that is equal for names that look alike, also across alphabets."""
+    """Return a simplified form of a name. Names that look alike, even if their letters come from different alphabets,
+    have the same form.
+    """
     text = name[:SKELETON_CHARS_MAX]
     if not text.isascii():
         folded = unicodedata.normalize("NFKD", text.casefold())
@@ -205,8 +207,8 @@ class Lookalikes:
         if not EDITED_CHARS_MIN <= size <= EDITED_CHARS_MAX:
             return None
         # An edit is tried only where the text before it begins a registered name and the text after it ends one.
-        first = size - _shared(self._by_end, name[::-1]) - 2
-        last = _shared(self._by_beginning, name)
+        first = size - _longest_common_prefix(self._by_end, name[::-1]) - 2
+        last = _longest_common_prefix(self._by_beginning, name)
         for at in range(max(first, 0), min(last, first + PLACES_MAX) + 1):
             match = next((each for each in _edited(name, at) if each in self.names), None)
             if match is not None:
@@ -214,8 +216,8 @@ class Lookalikes:
         return None
 
 
-def _shared(ordered: list[str], text: str) -> int:
-    """Return the length of the longest beginning that a text shares with one of the sorted texts."""
+def _longest_common_prefix(ordered: list[str], text: str) -> int:
+    """Return the length of the longest prefix that a text has in common with one of the sorted texts."""
     place = bisect_left(ordered, text)
     return max((_common(each, text) for each in ordered[max(place - 1, 0) : place + 1]), default=0)
 
@@ -243,7 +245,7 @@ PREFIX_ADVICE: Final = "prefix_advice"
 
 
 class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
-    """Advice for the server of an unregistered name, whose other names are registered."""
+    """Advice about an unregistered name, given because the same server also offers registered names."""
 
     code: str
     reason: str
@@ -252,8 +254,8 @@ class SiblingAdvice(msgspec.Struct, frozen=True, kw_only=True):
 def sibling_advice(
     names: Collection[str], find_entry: Callable[[str], RegistryEntry | None]
 ) -> Mapping[str, SiblingAdvice]:
-    """Return advice on the unregistered names of a server that also offers registered names (REG-4.2-5). `find_entry`
-    returns the entry of a registered name.
+    """Return advice for unregistered names of a server that also offers registered names (REG-4.2-5), by name.
+    `find_entry` returns the entry of a name, or None if it is not registered.
 
     A vendor should register all its surfaces under one prefix. No record says who runs a server, so it is assumed to be
     the only controller under whose prefixes the server offers names. No tool is refused because of this advice.

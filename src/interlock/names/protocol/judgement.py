@@ -63,8 +63,9 @@ def read_claim(meta: Item | None) -> RevisionClaim:
 
 
 def _is_named(claimed: object, digests: tuple[str, ...], identical: Sequence[Revision]) -> bool:
-    """Return whether a server's claim names a revision that has the offered schemas. `digests` are those of the offered
-    schemas. If the claim is an object, each of its members must name such a revision.
+    """Return whether a server claims a revision that has the schemas that the server offers. `digests` are the digests
+    of these schemas, and `identical` the revisions that have them. If the claim is an object, each of its members must
+    be right.
     """
     if isinstance(claimed, Mapping):
         claims = [claimed[key] for key in ("revision", "digest", "reference") if key in claimed]
@@ -101,7 +102,7 @@ T = TypeVar("T")
 
 
 class _lazy(Generic[T]):  # noqa: N801
-    """A property that is computed once.
+    """A decorator for a property that is computed on first use and then stored.
 
     Unlike `cached_property` of Python 3.11 it uses no lock, because a long list of tools has thousands of schemas.
     """
@@ -217,19 +218,19 @@ class SchemaPair:
 
     @_lazy
     def accepted(self) -> Side:
-        """Return the arguments that the server accepts, in the form that is compared."""
+        """Return the prepared schema of all arguments that the server accepts, for comparison with another pair."""
         return _side(self._argument, self._argument_schema) or Side(self.argument)
 
     @_lazy
     def declared(self) -> Side:
-        """Return the arguments that a client of the specification sends, in the form that is compared. Only declared
-        members are included.
+        """Return the prepared schema of the declared arguments, for comparison with another pair. It describes what a
+        client sends that follows the specification.
         """
         return _side(self._argument, _closed(self._argument_schema)) or Side(_closed(self.argument))
 
     @_lazy
     def results(self) -> Side:
-        """Return the results of the tool, in the form that is compared."""
+        """Return the prepared schema of the tool's results, for comparison with another pair."""
         return _side(self._returned, self._returned_schema) or Side(self.returned)
 
 
@@ -283,8 +284,8 @@ class Specification:
         return self._pair
 
     def is_text_of(self, argument: Raw, returned: Raw | None) -> bool:
-        """Return whether the schemas of a tool equal the registered ones as JSON, regardless of the order of members.
-        This is the fastest way to find that a tool keeps to the specification.
+        """Return whether the schemas of a tool equal the registered ones as JSON values. If they do, the tool needs no
+        further comparison.
         """
         wanted, promised = self.revision.argument_schema, self.revision.return_schema
         return _is_same_text(argument, wanted) and _is_same_text(NO_SCHEMA if returned is None else returned, promised)
@@ -307,7 +308,9 @@ def _is_same_text(text: Raw, other: Raw) -> bool:
 
 
 def _decoded(raw: Raw | None, otherwise: Any) -> Any:
-    """Decode a schema, or return `otherwise` if there is none. Raise CodecError if it is too large or not a schema."""
+    """Decode a schema, or return `otherwise` if `raw` is None. Raise CodecError if the schema is too large, or is no
+    object or boolean.
+    """
     if raw is None:
         return otherwise
     if len(raw) > SCHEMA_BYTES_MAX:
@@ -425,7 +428,9 @@ def compare(registered: SchemaPair, offered: SchemaPair, effort: Effort) -> Comp
 
 
 def _closed(schema: Any) -> Any:
-    """Return an argument schema without `additionalProperties: true`, so that only declared members are compared."""
+    """Return an argument schema without `additionalProperties: true`, so that the comparison takes only the declared
+    members into account.
+    """
     if isinstance(schema, Mapping) and schema.get("additionalProperties") is True:
         return {key: value for key, value in schema.items() if key != "additionalProperties"}
     return schema
@@ -434,8 +439,8 @@ def _closed(schema: Any) -> Any:
 def _differences(
     side: Literal["argument", "return"], outcome: InclusionOutcome, worst: InclusionVerdict
 ) -> list[SurfaceDifference]:
-    """Return the differences of the arguments or of the results, as `side` says. Return none if the other side has the
-    worse verdict.
+    """Return the differences in the arguments or in the results of a tool, as `side` says. Return an empty list if the
+    verdict on this side is not the worst of the two.
     """
     if outcome.verdict is not worst:
         return []
@@ -493,7 +498,8 @@ class SurfacePolicy(msgspec.Struct, frozen=True, kw_only=True):
     def consequence(
         self, entry: RegistryEntry, judgement: Judgement, *, is_trusted: bool, is_accepted: bool
     ) -> Enforcement | Literal["pass"]:
-        """Return what happens to a tool after this judgement: it passes, is warned about, or is refused.
+        """Return the consequence of a judgement for a tool: it passes, gets a warning, or is refused. Return "off" if
+        names are not enforced.
 
         `is_trusted` says whether the entry's source is trusted. `is_accepted` says whether an operator accepted this
         undecided pair of schemas.

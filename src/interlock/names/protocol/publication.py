@@ -143,8 +143,8 @@ def published_schema() -> bytes:
 
 
 def _described(kind: type[msgspec.Struct], instead: dict[Any, Any]) -> Any:
-    """Return a struct type with the same fields, for which a JSON Schema can be made. Types that have none, such as raw
-    values, are replaced as `instead` says.
+    """Return a copy of a struct type for which msgspec can make a JSON Schema. Field types without a schema, such as
+    raw JSON, are replaced as `instead` says.
     """
     fields: list[Any] = []
     for field in msgspec.structs.fields(kind):

@@ -252,7 +252,9 @@ class NamesRegistry:
             self.used_statements.add(step.statement)
 
     def controller(self, name: str) -> Controller:
-        """Return the record of a controller. The record of an unknown controller is empty: no one acts for it."""
+        """Return the record of the controller with this name. If there is none, return an empty record, in whose name
+        no program may act.
+        """
         return self.controllers.get(name) or Controller(name=name)
 
     def open_requests(self) -> Iterator[NameRequest]:

@@ -175,8 +175,8 @@ def payload_refusal(envelope: Envelope) -> EnvelopeRefusal | None:
 
 
 def _find_doubled_key(payload: bytes) -> str | None:
-    """Return a key that occurs twice in one object of a proposal, at any depth, or None. A member of the payload that
-    only its case tells from one of MCPx counts as well.
+    """Return a key that occurs twice in one object of a proposal, at any depth, or None. Also return a top-level key
+    that equals a member of MCPx except for upper and lower case.
     """
     doubled: list[str] = []
 
@@ -220,7 +220,7 @@ class RateWindow:
         self, what: tuple[What, ...], rates: Rates, now: float, id: str, size: int = 0
     ) -> EnvelopeRefusal | None:
         """Return a refusal if one more envelope of `size` bytes would exceed a rate limit. Otherwise count the envelope
-        and return None. An envelope that is larger than the limit passes alone.
+        and return None. The first envelope of a minute may be larger than the limit on bytes.
         """
         for kind in what:
             sent, most = self._recent(kind, now), getattr(rates, kind)

@@ -266,7 +266,7 @@ CHAT_METHOD: Final = "notifications/chat/message"
 
 
 class _Notification(msgspec.Struct):
-    """The members by which a chat message of MCPx v0 is recognized among its MCP messages."""
+    """The members of a JSON-RPC message that show whether an `mcp` envelope of MCPx v0 contains a chat message."""
 
     method: str = ""
     params: Raw = Raw(b"")
@@ -383,8 +383,8 @@ def privilege_changed(stamp: Stamp, who: Participant, old: Privilege, by: str) -
 
 
 def history(stamp: Stamp, to: str, envelopes: Sequence[tuple[int, bytes]], *, more: bool) -> Envelope:
-    """Return an event that contains old envelopes. Inside an event, no target mistakes an old call for a new one
-    (X-4.4.1-6).
+    """Return an event that contains old envelopes. Because they are wrapped in an event, no receiver mistakes an old
+    call for a new one (X-4.4.1-6).
     """
     texts, sequences = [Raw(data) for _, data in envelopes], [sequence for sequence, _ in envelopes]
     payload = {"event": "history", "envelopes": texts, "sequences": sequences, "more": more}

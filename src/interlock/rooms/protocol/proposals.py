@@ -72,7 +72,7 @@ class Fulfilment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Proposed(msgspec.Struct):
-    """The payload of a proposal, for decoding."""
+    """The JSON members of a proposal's payload, into which it is decoded."""
 
     method: str
     params: Raw = Raw(b"")
@@ -113,8 +113,9 @@ def _decode(data: bytes | Raw, shape: type[_T]) -> _T | None:
 
 
 def read_proposed(payload: bytes) -> Proposed | None:
-    """Decode a proposal. Return None if the payload is not a proposal, or if another parser could read it differently
-    from what the approving person is shown: with a key that occurs twice, or that only its case tells from another.
+    """Decode the payload of a proposal. Return None if it is no proposal, or if another parser could read something
+    else than the approving person is shown. That is the case if a key occurs twice, or equals a member of MCPx except
+    for upper and lower case.
     """
     if (decoded := _decode(payload, _Proposed)) is None:
         return None

@@ -139,7 +139,8 @@ def _refusal(reason: Reason) -> Refusal:
 
 
 def _key(jwt: Jwt, authority: str, anchors: Sequence[Anchor]) -> tuple[Anchor, Jwk] | Refusal:
-    """Return the key that a proof names, together with its anchor, or a refusal.
+    """Return the key that a proof names and the anchor that contains it, or a refusal if no anchor has this key for the
+    authority.
 
     Only anchors that may vouch for the authority are searched, because anybody can name a key id.
     """
@@ -173,7 +174,8 @@ def _judge_claims(
 
 
 def find_time_fault(claims: TokenClaims, now: float, lifetime_s: float) -> tuple[str, str] | None:
-    """Return why the times of a proof do not hold now, as a reason for programs and a text for people, or None.
+    """Return why a proof is not valid at the time `now`, as a code and a text for people. Return None if its times are
+    right.
 
     `lifetime_s` is the longest time that a proof of this kind may be valid.
     """

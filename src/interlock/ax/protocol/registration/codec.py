@@ -60,7 +60,7 @@ class _Refused(Exception):
 
 
 def _return_refusal(read: Callable[_Params, _Value]) -> Callable[_Params, _Value | Refusal]:
-    """Turn a function that raises _Refused into one that returns the Refusal."""
+    """Turn a function that raises _Refused into a function that returns the Refusal instead."""
 
     @functools.wraps(read)
     def read_or_refuse(*args: _Params.args, **kwargs: _Params.kwargs) -> _Value | Refusal:
@@ -348,8 +348,8 @@ def _tree(members: Mapping[str, Raw]) -> str:
 
 
 def _subtree_ids(members: Mapping[str, Raw]) -> tuple[str, ...] | None:
-    """Read the ids of the aggregators below a registrant, from params and from params._meta. All count, because each
-    may show a cycle.
+    """Read the ids of the aggregators below a registrant. They can be in `params` and in `params._meta`, and both lists
+    are combined.
     """
     meta = decode_object(members["_meta"]) if "_meta" in members else {}
     if meta is None:

@@ -221,7 +221,8 @@ class Registrant:
         return self.registered.aggregator_id if self.registered is not None else None
 
     def parent_asked(self) -> Parent:
-        """Return the answer to the request mcpax/parent, which asks for the parent of this node.
+        """Return the answer to the parent's request mcpax/parent, which asks with which aggregator this node is
+        registered.
 
         A lost parent no longer counts: the answer is null while another parent is tried.
         """
@@ -288,7 +289,7 @@ class Registrant:
                 return self._end(error.message)
             case Register():
                 is_wrong = (error.details or {}).get("is_below") is False
-                if is_wrong and (claimed := _maybe_claimed(error, self._subtree_said)) is not None:
+                if is_wrong and (claimed := _find_announced_id(error, self._subtree_said)) is not None:
                     failed = self._fail(_display(error), now, jitter, error=error, hang_up=True)
                     return (CycleReported(id=claimed), *failed)
                 return self._refuse(error, now, jitter)
@@ -301,7 +302,7 @@ class Registrant:
                     return (left, *self._ask_to_register(now))
                 if error.code == codes.REGISTRATION_CYCLE:  # by a subtree it learnt from a heartbeat (AX-5.3-5)
                     subtree = self._subtree_said if message.subtree_ids is None else message.subtree_ids
-                    if (claimed := _maybe_claimed(error, subtree, self.parent_id)) is not None:
+                    if (claimed := _find_announced_id(error, subtree, self.parent_id)) is not None:
                         self._note_contact(id, None)
                         return (CycleReported(id=claimed),)
                     self._held_session = None
@@ -357,7 +358,7 @@ class Registrant:
             self._deadline = None
             match self.state:
                 case RegistrantState.IDLE:
-                    ready = self._ready(now)
+                    ready = self._find_next_parent(now)
                     return self._dial(ready, RegistrantInput.DIAL, now) if ready is not None else ()
                 case RegistrantState.CONNECTING | RegistrantState.MOVING:
                     return self._fail(f"no connection within {DIAL_S:g} s", now, jitter, hang_up=True)
@@ -424,7 +425,9 @@ class Registrant:
         return ()
 
     def _note_contact(self, id: int, subtree_ids: tuple[str, ...] | None) -> None:
-        """Note that the parent is alive, because it answered a heartbeat. `subtree_ids` are those that it now has."""
+        """Note that the parent is alive, because it answered a heartbeat. `subtree_ids` are the ids that this heartbeat
+        reported, or None if it reported none.
+        """
         if subtree_ids is not None:
             self._subtree_said = subtree_ids
         self._asked = {sent: request for sent, request in self._asked.items() if sent > id}
@@ -465,14 +468,14 @@ class Registrant:
             steps.append(Hangup(reason=reason))
         steps.append(Failed(parent=parent, reason=reason, retry_in_s=wait, error=error, mendable=mendable))
         self._forget_link()
-        if (ready := self._ready(now, after=parent)) is not None:
+        if (ready := self._find_next_parent(now, after=parent)) is not None:
             return (*steps, *self._dial(ready, RegistrantInput.TURN, now))
         self._move(RegistrantInput.WAIT)
         self._deadline = min(candidate.retry_at for candidate in self._prospects)
         return tuple(steps)
 
-    def _ready(self, now: float, after: int = -1) -> int | None:
-        """Return the next parent that may be dialled, in circular order, or None if each has to wait.
+    def _find_next_parent(self, now: float, after: int = -1) -> int | None:
+        """Return the index of the parent to dial next, or None if no parent may be dialled yet.
 
         Among parents whose waiting time has passed, the one that waited longest comes first.
         """
@@ -511,7 +514,8 @@ class Registrant:
 
 
 def retry_in_s(failures: int, jitter: float, *, mendable: bool = True) -> float:
-    """Return how many seconds to wait after this number of failures in a row.
+    """Return how many seconds to wait before the next attempt, after this number of failures in a row. Wait longer if
+    an early attempt cannot succeed (`mendable` is false).
 
     The range of the random delay grows with the number of failures. `jitter` (0 to 1) selects a point in it.
     """
@@ -533,11 +537,11 @@ def _interval_s(declared_ms: int, deadline_ms: int) -> float:
     return max(min(declared_ms, wanted_ms) / 1000, min(INTERVAL_MIN_S, declared_ms / 1000))
 
 
-def _maybe_claimed(
+def _find_announced_id(
     error: UpstreamError, subtree_ids: tuple[str, ...] | None, parent_id: str | None = None
 ) -> str | None:
-    """Return the id of the node that causes a cycle, according to the parent's error. Return None if this node never
-    announced a node of that id below itself.
+    """Return the id that the parent's error gives as the cause of a cycle. Return None unless this node has announced
+    this id as an aggregator below itself.
 
     A parent that names no id means itself.
     """

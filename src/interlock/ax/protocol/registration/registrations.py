@@ -256,7 +256,7 @@ class Ended(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Vanished(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: nothing is listed under the segment any longer."""
+    """Event: nothing is listed under a segment any longer, so that the segment is free."""
 
     segment: str
 
@@ -268,7 +268,7 @@ class SubtreeChanged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CycleClaimed(msgspec.Struct, frozen=True, kw_only=True):
-    """Event: a subserver says that an aggregator is below it which is in fact above this node.
+    """Event: a subserver reported an aggregator as below itself that is in fact above this node, which is a cycle.
 
     The registrant has one interval to withdraw the claim (5.3).
     """
@@ -330,7 +330,7 @@ class Registrations:
         self._serial = itertools.count()
 
     def keep(self, segments: Iterable[str]) -> None:
-        """Reserve segments for the configuration, so that no subserver can register them.
+        """Reserve the segments that the configuration uses, so that no subserver can register them.
 
         A registrant that already holds one keeps it.
         """
@@ -479,7 +479,9 @@ class Registrations:
         return (*events, *self._subtree_change())
 
     def end_cycle(self, session_id: str, *, now: float) -> tuple[Event, ...]:
-        """End a session whose subserver still says that an aggregator is below it which is in fact above this node."""
+        """End a session that causes a cycle: its subserver reports an aggregator as below itself, but this aggregator
+        is above this node.
+        """
         events = [*self.on_deadline(now)]
         if (seat := self._by_session.get(session_id)) is not None and seat.cycle in self._above:
             events += self._leave(seat, "registration_cycle", now)
@@ -565,7 +567,7 @@ class Registrations:
         return None
 
     def _check_size(self, ids: tuple[str, ...], instead_of: _Seat | None) -> Refusal | None:
-        """Refuse a registration that would put more aggregators below this node than its parent accepts.
+        """Return a refusal if a registration would bring more aggregators below this node than its parent accepts.
 
         Otherwise the parent would end this node's registration. `instead_of` is the registration that this one
         replaces.
@@ -578,9 +580,7 @@ class Registrations:
         return Refusal(codes.INVALID_PARAMS, why, {"member": messages.SUBTREE_IDS})
 
     def _displaced_seats(self, request: Register) -> Iterator[_Seat]:
-        """Yield the registrations that a new registration replaces: those with the same subserver id or the same
-        segment.
-        """
+        """Yield the existing registrations that a new one would replace: those with its subserver id or its segment."""
         own, holder = self._by_subserver.get(request.subserver_id), self._by_segment.get(request.segment)
         yield from (seat for seat in dict.fromkeys((own, holder)) if seat is not None)
 
@@ -603,7 +603,7 @@ class Registrations:
         return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
 
     def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
-        """End the session of a registration and free its segment.
+        """End the session of a registration and free its segment. Return the resulting events.
 
         `retaken` means that a new session takes over the names, so that they stay listed.
         """
@@ -678,7 +678,9 @@ def _state_of(seat: _Seat) -> RegistrationState:
 
 
 def _may_inherit(request: Register, peer: Peer, lost: _Seat) -> bool:
-    """Return whether a registrant may take over the names of a lost one, because it proves the same authority."""
+    """Return whether a registrant may take over the names of a subserver whose session was lost. It must have proved
+    the same authority.
+    """
     if lost.liveness.has_session or not peer.proved or request.authority is None:  # AX-4.2-3
         return False
     return request.authority == lost.session.register.authority
