@@ -11,6 +11,7 @@ CREDENTIALS_LOOK_MS = "interlock.ax.registrar:HEARTBEAT_MS"
 FLOOD_REST_S = "interlock.devices.transports.mqtt:FLOOD_REST_S"
 GREET_REGISTERED_S = "interlock.links.registered:GREET_S"
 HEARTBEAT_MS = "interlock.ax.parents.parents:HEARTBEAT_MS"
+HOLDER_ANSWER_S = "interlock.node.sockets:PATIENCE_S"
 HOOK_S = "interlock.drivers.provider.hooks:HOOK_S"
 INPUT_GRACE_S = "interlock.process.child:INPUT_GRACE_S"
 LOG_REPEAT_S = "interlock.cli.terminal.output:REPEAT_S"  # tests count the lines of the log

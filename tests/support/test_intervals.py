@@ -17,6 +17,7 @@ USUAL = {  # what a user's node keeps to
     "FLOOD_REST_S": 30.0,
     "GREET_REGISTERED_S": 10.0,
     "HEARTBEAT_MS": 5000,
+    "HOLDER_ANSWER_S": 1.0,
     "HOOK_S": 5.0,
     "INPUT_GRACE_S": 2.0,
     "LOG_REPEAT_S": 60.0,

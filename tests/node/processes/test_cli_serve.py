@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 from tests.cli.program import Inline, Interlock, Running
+from tests.preloaded import settings
+from tests.support import intervals
 
 SERVER = Path(__file__).resolve().parents[2] / "servers" / "raw.py"
 LIST = {
@@ -162,11 +164,15 @@ def test_on_stdio_nothing_but_mcp_is_on_stdout(interlock: Interlock) -> None:
 
 
 def test_an_address_that_is_taken_is_refused_with_what_to_change(interlock: Interlock) -> None:
+    sooner = settings({intervals.HOLDER_ANSWER_S: 0.1})  # what holds the address never answers
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
-        done = interlock("serve", INTERLOCK_NODE__LISTEN=address, INTERLOCK_NODE__OPERATOR_LISTEN="127.0.0.1:0")
+        listens = {
+            "INTERLOCK_NODE__LISTEN": f"127.0.0.1:{taken.getsockname()[1]}",
+            "INTERLOCK_NODE__OPERATOR_LISTEN": "127.0.0.1:0",
+        }
+        done = interlock("serve", **listens, **sooner)
     assert (done.code, done.out) == (1, "")
-    assert address in done.err
+    assert listens["INTERLOCK_NODE__LISTEN"] in done.err
     assert "another program listens on" in done.err
     assert re.search(r"INTERLOCK_NODE__LISTEN=\S+ INTERLOCK_NODE__OPERATOR_LISTEN=\S+ interlock serve$", done.err)
 

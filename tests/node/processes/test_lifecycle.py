@@ -15,7 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests import preloaded
 from tests.servers.start import raw
+from tests.support import intervals
 from tests.support.node_process import RunningNode, running_node, wait_for
 from tests.support.raw_client import (
     RawConnection,
@@ -221,6 +223,7 @@ def test_children_and_grandchildren_end_when_the_node_is_killed(tmp_path: Path) 
 
 
 def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
+    sooner = {**os.environ, **preloaded.settings({intervals.HOLDER_ANSWER_S: 0.1})}  # what holds it never answers
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         for door, other in (("listen", "operator_listen"), ("operator_listen", "listen")):
@@ -238,7 +241,7 @@ def test_a_port_in_use_is_reported(tmp_path: Path) -> None:
                 "--data",
                 str(tmp_path / "d"),
             ]
-            refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False)
+            refused = subprocess.run(command, capture_output=True, text=True, timeout=20, check=False, env=sooner)
             assert refused.returncode == 1
             assert f"another program listens on 127.0.0.1:{port}\n" in refused.stderr
             assert f"INTERLOCK_NODE__{other.upper()}=127.0.0.1:0 " in refused.stderr  # what to do next
