@@ -149,6 +149,16 @@ def test_the_key_of_an_approver_lets_another_node_start_and_no_other_key_does(pr
 
 
 @pytest.mark.req("AX-11.N-11")
+def test_init_enrols_no_one_in_the_place_of_another_node(project: Project) -> None:
+    project.with_approver().write("another")
+    refused = project.interlock("init", **PASSPHRASE)
+    assert (refused.code, REFUSED in refused.err) == (1, True), refused.err
+    project.refused()
+    project.write("own")
+    project.start()
+
+
+@pytest.mark.req("AX-11.N-11")
 def test_removing_the_record_lets_another_node_start(project: Project) -> None:
     project.with_approver().write("another")
     project.refused()

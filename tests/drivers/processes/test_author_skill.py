@@ -82,7 +82,8 @@ def test_a_driver_written_by_an_agent_waits_for_a_person(tmp_path: Path) -> None
     """The agent has no command line but a server that runs programs."""
     env = prepare(tmp_path)
     shell = {"command": caging.hostile(), "env": env, "cwd": str(tmp_path / "workspace")}
-    with running_node(tmp_path, {"shell": shell}, UNCAGED + OPEN, env=env) as node:
+    place = {"INTERLOCK_PACKAGES": str(STORE)}
+    with running_node(tmp_path, {"shell": shell}, UNCAGED + OPEN, env=env | place) as node:
 
         def follow(command: str) -> str:
             told = caging.attempt(node, "shell", "run", "sh", "-c", command)

@@ -246,9 +246,9 @@ def enrol_stored(plan: Plan, folder: Path, files: tuple[Path, ...]) -> tuple[str
     cannot be used.
     """
     from interlock.approvals.audit import ApprovalAudit
-    from interlock.approvals.enrolments import Enrolments
+    from interlock.approvals.enrolments import Enrolments, find_enrolled_prints
     from interlock.approvals.guard_changes import sign_first
-    from interlock.approvals.guarded_starts import remember_start, start_of
+    from interlock.approvals.guarded_starts import find_conflict, remember_start, start_of
     from interlock.approvals.inbox import ApprovalStore, Inbox
 
     async def enrol() -> tuple[str, ...]:
@@ -256,6 +256,11 @@ def enrol_stored(plan: Plan, folder: Path, files: tuple[Path, ...]) -> tuple[str
         async with _stored_anchors(plan, folder) as (kv, anchors):
             inbox = Inbox(ApprovalStore(kv, clock, None), ApprovalAudit(recorder), clock, plan.approvals)
             enrolments = Enrolments(kv, inbox, anchors, recorder, clock)
+            start = start_of(plan, await find_enrolled_prints(kv, clock.wall()))
+            conflict = await find_conflict(plan, start, files, kv, clock.wall())
+            # AX-11.N-11: enrolling here would replace the record
+            if conflict is not None:
+                raise Refused("not_started", conflict.message)
             names = await enrolments.enrol_first()
             if names:
                 await sign_first(plan, kv, clock.wall())
