@@ -296,8 +296,8 @@ class AccessTokens:
         return await asyncio.shield(under_way)
 
     def beyond(self, caller: Caller, method: str, params: dict[str, Any]) -> HttpRefusal | None:
-        """Return the refusal of a tool call that needs a wider scope, if another token could give this caller that
-        scope (MCP, Scope Challenge).
+        """Return the refusal of a tool call for which the caller's scope is too narrow, if the caller could get a token
+        with a wider scope (MCP, Scope Challenge).
 
         Return None otherwise. If no token could give the caller access to a tool, the tool does not exist for the
         caller.

@@ -160,8 +160,8 @@ class TokenRegistry:
         keep_recent(self._vouched, principal.name, max(ends, self._vouched.get(principal.name, 0.0)))
 
     def stands(self, principal: str) -> bool:
-        """Return whether this principal still has a valid token of this node. It applies to clients, subservers and
-        participants of rooms.
+        """Return whether this principal still has a valid token of this node. Only clients, subservers and participants
+        of rooms have such tokens.
 
         The result is true for all other principals.
         """

@@ -49,7 +49,7 @@ STRUCTURED_SINCE: Final = "2025-06-18"  # the first revision of MCP with structu
 
 
 class _Message(msgspec.Struct):
-    """The members of a JSON-RPC answer that this module uses."""
+    """The members of a tool's JSON-RPC answer that are needed to answer an AQL operation."""
 
     result: Raw | msgspec.UnsetType = msgspec.UNSET
     error: Raw | msgspec.UnsetType = msgspec.UNSET
@@ -169,8 +169,8 @@ class OperationSink:
         self.deliver(answered)
 
     def _read(self, message: bytes, status: int) -> OperationAnswer:
-        """Convert a tool's message to the answer of its operation. If the call was not confirmed, return that failure
-        instead.
+        """Convert a tool's message to the answer of an AQL operation. If a required confirmation of the call is missing
+        or invalid, return the failure that says so.
         """
         if self.ack is not None and self.ack.failure is not None:
             return OperationAnswer(failure=self.ack.failure)

@@ -232,7 +232,7 @@ class MailServer(Text, frozen=True):
 
 
 class Protected(ParsedText, frozen=True):
-    """A kind of configuration value: an https URL, or an http URL of this machine.
+    """A kind of configuration value: an https URL, or an http URL that leads to this machine.
 
     It is kept exactly as written, as issuers are compared as strings.
     """

@@ -228,8 +228,8 @@ def _split_annotation(type_: Any) -> tuple[Any, tuple[Any, ...]]:
 
 
 def _value_type(name: str, type_: Any) -> ValueType:
-    """Return how values of a field with this Python type are read. Raise TypeError if the type does not
-    determine it.
+    """Return the kind of configuration value that a field of this Python type takes. Raise TypeError if the type does
+    not determine it.
     """
     bare, notes = _split_annotation(type_)
     meta = next((note for note in notes if isinstance(note, msgspec.Meta)), msgspec.Meta())

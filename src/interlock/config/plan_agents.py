@@ -209,7 +209,7 @@ _STEPS: Final = Whole(1, 1_000_000)
 
 
 class _HintPattern(ParsedText, frozen=True):
-    """A kind of configuration value: a regular expression for the hints with which agents describe their steps."""
+    """A kind of configuration value: a pattern for the hints in which agents describe the steps that they plan."""
 
     called = "a pattern"
 

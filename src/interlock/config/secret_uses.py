@@ -71,7 +71,9 @@ class SecretUse(msgspec.Struct, frozen=True):
 
 
 def read_bindings(stored: Iterable[bytes]) -> dict[str, None]:
-    """Return the keys that people confirmed with `interlock secrets set --for`, from the values in `BINDINGS`."""
+    """Return the keys of all uses of secrets that people have confirmed. `stored` are the values of the bucket
+    `BINDINGS`.
+    """
     named = (msgspec.json.decode(value, type=Destinations) for value in stored)
     return {key: None for destinations in named for keys in destinations.values() for key in keys}
 
@@ -173,7 +175,7 @@ def device_uses(device: DevicePlan) -> tuple[SecretUse, ...]:
 
 
 def describe_link(link: LinkDescription) -> str:
-    """Return the transport of a device and where the device is, for people."""
+    """Describe the connection to a device for people: its transport, and its address or port."""
     if link.transport == "mqtt_json":
         host, port, tls = link.broker
         return f"{link.transport} at the broker {host}:{port} {'with' if tls else 'without'} TLS"

@@ -251,8 +251,8 @@ class TokenGrant(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _ClientBinding(msgspec.Struct, frozen=True):
-    """The issuer with which a client of the configuration was first used. The client is never used with another issuer
-    (MCP, Authorization Server Binding).
+    """The record of the issuer with which an OAuth client of the configuration was first used. The node uses the client
+    with no other issuer (MCP, Authorization Server Binding).
     """
 
     client_id: str

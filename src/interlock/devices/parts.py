@@ -117,8 +117,8 @@ class Devices:
 
 
 class OnBehalf:
-    """Registrations of the devices with the aggregators above this node (its parents), one for each device (AX-B.3-2,
-    AX-B.4-5).
+    """Registrations of the devices with the parents of this node, which are aggregators. Each device has its own
+    registration (AX-B.3-2, AX-B.4-5).
 
     While a device is present, a separate connection registers it with the gateway's credential and authority and sends
     its heartbeats. When the device is lost, the connection is closed without a farewell message. The parent then marks

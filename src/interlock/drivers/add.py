@@ -275,10 +275,10 @@ class ServerAdder:
     # Write
 
     async def write(self, tried: TriedServer, proposals: tuple[authoring.ToolProposal, ...]) -> AddedDriver:
-        """Write the driver with these contracts and classes, after checking that a node would register it.
+        """Write a driver for a server that was tried out. First check that a node would accept the driver.
 
-        Raise NotAdded if a node would not, if there are no proposals, or if a driver of this id exists with other
-        content and the request does not replace it. Raise StoreError or OSError if the files cannot be written.
+        Raise NotAdded if a node would not accept it, if there are no proposals, or if a driver of this id exists with
+        other content and the request does not replace it. Raise StoreError or OSError if the files cannot be written.
         """
         if not proposals:
             raise NotAdded("no_tools", "none of the server's tools is wanted", "there is nothing to make contracts of")

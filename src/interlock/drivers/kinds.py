@@ -230,7 +230,7 @@ class ServerKind(Generic[ServerT]):
 
 
 def path_of(folder: Path, text: str) -> Path:
-    """Return the absolute path for a path that is written in DRIVER.md.
+    """Return a path that is written in DRIVER.md as an absolute path.
 
     A relative path starts in `folder`, a leading `~` is expanded, and `..` is removed.
     """
@@ -349,7 +349,7 @@ def find_program(path: str, installation: Installation, brought: MethodResult) -
 
 
 def resolve_inside(path: str, installation: Installation) -> Path:
-    """Return the absolute path for a path in DRIVER.md.
+    """Return the absolute path for a relative path in DRIVER.md. Raise MethodFailed if it leads outside the workspace.
 
     Raise MethodFailed if the path leads outside the workspace, directly or through a symbolic link.
     """
@@ -665,7 +665,7 @@ _OTHERS: Final[Mapping[str, ServerKind[Any]]] = {
 
 
 def kind_of(server: ServerBlock) -> ServerKind[Any]:
-    """Return the object that implements the server's kind, for example how npm packages are started. Plain programs are
-    the default.
+    """Return the object that installs and starts servers of this kind, such as npm packages. Kinds that are not in the
+    table are treated as plain programs.
     """
     return _OTHERS.get(server.kind, _PROGRAM)

@@ -279,7 +279,8 @@ class ReloadSteps:
                 await keeper.restart()
 
     async def _take_budget(self, old: Plan, new: Plan) -> None:
-        """Apply new budgets. They count for subservers that register from now on (MCP-AX 11.4).
+        """Apply new budgets to subservers that register from now on (MCP-AX 11.4). Subservers that are already
+        registered keep the old budgets.
 
         A tool's cost is part of its listing.
         """

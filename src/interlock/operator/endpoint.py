@@ -145,8 +145,8 @@ async def call_handler(handler: Callable[..., Any], arguments: Mapping[str, Any]
 
 
 def _check_role(exchange: OperatorExchange[Any]) -> None:
-    """Raise Refused unless the credential has the role that the operation requires. Pages of the operator role are sent
-    to viewers too, and limit there what a viewer can do.
+    """Raise Refused unless the credential has the role that the operation requires. A page that requires the role
+    operator is also sent to viewers; its own handler refuses what a viewer may not do.
     """
     operation = exchange.operation
     if operation.role == "admin" and "admin" not in exchange.roles:

@@ -46,7 +46,7 @@ def signal_group(pgid: int, number: signal.Signals) -> None:
 
 
 def checked_group(pgid: int) -> int:
-    """Return the number of a process group after checking that the group may get a signal.
+    """Return `pgid` unchanged if a signal may be sent to this process group. Otherwise raise ValueError.
 
     Raise ValueError for a group that must never get a signal: the node's own, or a number below 2.
     """

@@ -97,7 +97,9 @@ def _pages(invocation: Invocation) -> "Callable[[int, int], Answer]":
 
 
 def _print(invocation: Invocation, answer: "Answer", *, head: bool) -> None:
-    """Print a page of audit records: as JSON lines, or as a table in which equal lines are counted."""
+    """Print a page of audit records: as JSON lines, or as a table in which a line that occurs several times in a row is
+    shown once with a count.
+    """
     out = invocation.out
     if out.as_json:
         for record in answer.value["records"]:

@@ -191,7 +191,7 @@ def input_schema(*, has_batch: bool) -> dict[str, Any]:
 
 
 def discovery(endpoints: AqlEndpoints) -> tuple[str, str]:
-    """Return the tool that accepts `introspect`, and an example request that contains a search (X-15)."""
+    """Return the name of the endpoint tool that accepts `introspect`, and an example of such a request (X-15)."""
     profile = endpoints.profile
     family = profile.by_operation.get(INTROSPECT) or profile.by_category[Category.READ]
     request = f'{{"operation":"introspect","params":{{"query":"operations",{SEARCH}}}}}'

@@ -47,7 +47,7 @@ _OS_CODES: Final[Mapping[str, Code]] = {
 
 
 class _Result(msgspec.Struct):
-    """The members of a CallToolResult that this module uses. Absent members are UNSET."""
+    """The members of a CallToolResult that are needed to answer an AQL operation. A missing member is UNSET."""
 
     content: Raw = Raw(b"[]")
     structured: Raw | msgspec.UnsetType = msgspec.field(default=msgspec.UNSET, name="structuredContent")
@@ -82,8 +82,8 @@ _decode_result: Final = msgspec.json.Decoder(_Result).decode
 
 
 def read_result(result: Raw | bytes, *, tool: str, operation: str, danger: str = "") -> OperationAnswer:
-    """Read a CallToolResult. `danger` is the danger level of the operation, which is shown if the call waits for
-    approval.
+    """Convert the result of a tool call to the answer of an AQL operation. `danger`, the operation's danger level, is
+    part of the answer if the call waits for approval.
     """
     try:
         decoded = _decode_result(result)
@@ -152,7 +152,7 @@ def _text_data(text: str) -> Raw | str:
 
 
 def _tool_failure(result: _Result, tool: str, operation: str, danger: str) -> AqlFailure:
-    """Return the failure for a result that is an error.
+    """Return the failure for a tool result that is marked as an error.
 
     The most reliable source determines its code: a held call, a failure of MCP-AQL, an HTTP status, an error code of a
     node below, or the name of an operating system error. In all other cases the code is INTERNAL_ERROR.

@@ -272,8 +272,8 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
 
 
 def _is_nested(schema: Any) -> bool:
-    """Return whether a schema allows objects. Updating such a field takes a deep merge (4.5.1), which the tool may not
-    do.
+    """Return whether a schema allows objects. The update of such a field has to merge objects at every level (4.5.1),
+    which a tool may not do.
     """
     words = _type_words(schema)
     return not words or "object" in words

@@ -88,7 +88,8 @@ class Validator:
         return wrong if wrong is not None else Arguments(text, own, ignored)
 
     def _assemble(self, members: Mapping[str, Raw], own: dict[str, Any]) -> dict[str, Raw] | AqlFailure:
-        """Return the parameters of a request under the names that the tool uses, or a failure.
+        """Return the parameters of a request under the names that the tool uses. Return a failure if that is
+        impossible.
 
         If the gateway added the objects `input` and `arguments`, they are replaced by their members. Parameters for the
         node itself are stored in `own`.

@@ -225,7 +225,9 @@ async def _script(installation: Installation, options: Mapping[str, Any], wanted
 
 
 async def _run_script(installation: Installation, url: str, script: Path, home: Path) -> Ran:
-    """Run the script in a sandbox, or directly if the operator lets the driver run without one."""
+    """Run an installer script in a sandbox. Run it without a sandbox only if the operator has allowed this for the
+    driver.
+    """
     words = ("/bin/sh", str(script))
     if installation.caged is None:
         env = {"PATH": installation.search_path, "HOME": str(home), "TMPDIR": str(home)}

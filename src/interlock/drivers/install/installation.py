@@ -295,7 +295,7 @@ class MethodResult(msgspec.Struct, frozen=True, kw_only=True):
     notes: tuple[Note, ...] = ()
 
     def installed(self, command: tuple[str, ...], version: str | None = None, **fields: Any) -> Installed:
-        """Return an Installed server with this start command. `fields` are further fields of it."""
+        """Return the installed server with this start command. `fields` are further fields of `Installed`."""
         return Installed(command=command, version=version, lock=self.lock, notes=self.notes, **fields)
 
 

@@ -67,7 +67,7 @@ class Upstream(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def driver_upstream(data: Mapping[str, Any]) -> Upstream:
-    """Convert the frontmatter of a DRIVER.md to a form that hosts without the extensions of Interlock can read.
+    """Convert the frontmatter of a DRIVER.md to plain AIP-32, for hosts that do not support Interlock's extensions.
 
     `data` is the frontmatter as this node reads it, with the server block inline. The result lists the keys that were
     lost or changed.

@@ -49,7 +49,7 @@ _VERSION = re.compile(r"[A-Za-z0-9^~][A-Za-z0-9.!+_-]*", re.ASCII)
 
 
 class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
-    """Base of the server blocks of a DRIVER.md, one subclass for each kind of server (`SERVERS`)."""
+    """Base of the classes for the block `server` of a DRIVER.md. Each kind of server has a subclass (`SERVERS`)."""
 
     kind: ClassVar[str]
     keys: ClassVar[tuple[str, ...]]  # in the block; the first is required
@@ -77,7 +77,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @property
     def source(self) -> str | None:
-        """Return what identifies the server among those of its kind: a package, an image or a host (AIP-identity-2).
+        """Return the package, the image or the host that identifies the server (AIP-identity-2).
 
         Return None if nothing in the block does.
         """
@@ -124,7 +124,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
 
 class LocalServer(ServerBlock, frozen=True, kw_only=True):
-    """Base of servers that the node starts on this machine."""
+    """Base of the `server` blocks for servers that the node starts on this machine."""
 
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = {}
@@ -184,7 +184,7 @@ def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
 
 
 class BinaryServer(LocalServer, frozen=True, kw_only=True, tag="binary"):
-    """Server block of a program on this machine. `path` names the program."""
+    """The block `server` of a DRIVER.md for a program that is installed on this machine. `path` names the program."""
 
     kind: ClassVar[str] = "binary"
     keys: ClassVar[tuple[str, ...]] = ("path", "args", "env", "cwd")  # AIP-server-1
@@ -207,7 +207,7 @@ _NPM_PACKAGE = re.compile(
 
 
 class PackageServer(LocalServer, frozen=True, kw_only=True):
-    """Base of servers that run from a package, in a fixed version or in any."""
+    """Base of the `server` blocks for packages. The block may fix the version of the package."""
 
     package: str  # without the pin, which is `version`
     version: str | None = None
@@ -226,7 +226,9 @@ class PackageServer(LocalServer, frozen=True, kw_only=True):
 
 
 class NpmServer(PackageServer, frozen=True, kw_only=True, tag="npm"):
-    """Server block of an npm package. `entry` names its program if the package has several."""
+    """The block `server` of a DRIVER.md for an npm package. `entry` names the package's program if
+    there are several.
+    """
 
     kind: ClassVar[str] = "npm"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "args", "env", "cwd")
@@ -284,7 +286,7 @@ _NEWER_MCP = re.compile(
 
 
 class PypiServer(PackageServer, frozen=True, kw_only=True, tag="pypi"):
-    """Server block of a Python package from PyPI."""
+    """The block `server` of a DRIVER.md for a Python package from PyPI."""
 
     kind: ClassVar[str] = "pypi"
     keys: ClassVar[tuple[str, ...]] = ("package", "version", "entry", "runner", "args", "env", "cwd")
@@ -350,7 +352,7 @@ _IMAGE = re.compile(
 
 
 class DockerServer(LocalServer, frozen=True, kw_only=True, tag="docker"):
-    """Server block of a container image."""
+    """The block `server` of a DRIVER.md for a container image."""
 
     kind: ClassVar[str] = "docker"
     keys: ClassVar[tuple[str, ...]] = ("image", "port", "path", "volumes", "args", "env", "cwd")
@@ -410,7 +412,7 @@ _URL = re.compile(r"[!-~]+")
 
 
 class RemoteAuth(msgspec.Struct, frozen=True, kw_only=True):
-    """The block server.auth: how the node logs in to a remote server."""
+    """The block server.auth of a DRIVER.md: how the node logs in to a remote server."""
 
     type: Literal["none", "bearer", "header", "oauth", "mtls"]
     secret: str | None = None
@@ -429,7 +431,7 @@ _AUTH_RULES: Final = [_required_by("secret", "bearer", "header"), _required_by("
 
 
 class RemoteServer(ServerBlock, frozen=True, kw_only=True, tag="remote"):
-    """Server block of a server that runs elsewhere, which the node reaches at `url`."""
+    """The block `server` of a DRIVER.md for a server that runs elsewhere. The node reaches the server at `url`."""
 
     kind: ClassVar[str] = "remote"
     keys: ClassVar[tuple[str, ...]] = ("url", "headers", "query", "auth")

@@ -75,7 +75,9 @@ class Mapped(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from"
 
 
 class ResultParse(msgspec.Struct, frozen=True, kw_only=True, rename={"source": "from", "form": "as"}):
-    """The block result_parse: which part of a result is parsed as text, and how (AIP-extract-8)."""
+    """The block result_parse of a binding: which part of a server's result is parsed, and in which form
+    (AIP-extract-8).
+    """
 
     source: Literal["auto", "structured", "text", "content", "result"] = "auto"
     form: Literal["text", "json", "python_literal", "lines", "records"] | None = None
@@ -87,7 +89,9 @@ OVERRIDES: Final = {"cost": "cost_override", "timeout_ms": "timeout_override_ms"
 
 
 class ToolBinding(msgspec.Struct, frozen=True, kw_only=True, rename=OVERRIDES):
-    """An entry of implements[]: a contract, and the tool of the driver's server that carries it out."""
+    """An entry in the list `implements` of a DRIVER.md: a contract, and the tool of the driver's server that carries
+    out its calls.
+    """
 
     index: int  # its place in implements[]
     tool: str  # as written: a path, or a contract's id
@@ -132,7 +136,9 @@ class Resource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerConnection(msgspec.Struct, frozen=True, kw_only=True):
-    """The block connection_options: time limit and repetitions of the connection to the server (AIP-front-7)."""
+    """The block connection_options of a DRIVER.md: the time limit for connecting to the server, and how often a failed
+    connection is tried again (AIP-front-7).
+    """
 
     timeout_ms: Milliseconds = 30_000  # AIP-front-7
     max_retries: Annotated[int, rule(minimum=0, maximum=10)] = 3  # AIP-front-7
@@ -169,14 +175,14 @@ class EnvironmentAccess(msgspec.Struct, frozen=True, kw_only=True, rename={"pass
 
 
 class Terminal(msgspec.Struct, frozen=True, kw_only=True):
-    """The block sandbox.tty: whether the server needs a terminal."""
+    """The block sandbox.tty of a DRIVER.md: whether the server needs a terminal."""
 
     required: bool = False
 
 
 class SandboxBlock(msgspec.Struct, frozen=True, kw_only=True):
-    """The block sandbox (AIP-29): what the server may access. A section that is None was not written, and a default
-    applies.
+    """The block sandbox of a DRIVER.md (AIP-29): what the server may access. A section that is missing in the file is
+    None, and a default applies.
     """
 
     network: NetworkAccess | None = None
@@ -195,14 +201,14 @@ class HttpProbe(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AuthState(msgspec.Struct, frozen=True, kw_only=True):
-    """The places where a login keeps its state: paths of files, and names of secrets."""
+    """The places where a login of a driver keeps its state: paths of files, and names of secrets."""
 
     paths: tuple[str, ...] = ()
     env: tuple[str, ...] = ()
 
 
 class CompletesWhen(msgspec.Struct, frozen=True, kw_only=True):
-    """Condition under which a login is complete: the result of a command or of an HTTP request."""
+    """The condition under which a person's login is complete: the result of a command or of an HTTP request."""
 
     cmd: str | None = None
     exit_code: int | None = None
@@ -241,7 +247,7 @@ def duration_s(text: str) -> float | None:
 
 
 class Repeated(msgspec.Struct, frozen=True, kw_only=True):
-    """Base of blocks with an action that is repeated after the time `every`."""
+    """Base of the blocks of a DRIVER.md with an action that is repeated, each time after the duration `every`."""
 
     every: Annotated[str, rule(pattern=r"^PT?[^\s]+$")] | None = None
 
@@ -252,20 +258,22 @@ class Repeated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Refresh(Repeated, frozen=True, kw_only=True):
-    """The block auth.refresh: by which command or request a login is renewed, and how often."""
+    """The block auth.refresh of a DRIVER.md: the command or request that renews a login, and how often it is used."""
 
     cmd: str | None = None
     url: str | None = None
 
 
 class SecretExpiry(msgspec.Struct, frozen=True, kw_only=True):
-    """The block auth.expiry: how an expired login is recognised."""
+    """The block auth.expiry of a DRIVER.md: the signs of an expired login."""
 
     detect: str | None = None
 
 
 class Auth(msgspec.Struct, frozen=True, kw_only=True):
-    """The block auth (AIP-30): the inventory of the driver's secrets, and how its server is logged in."""
+    """The block auth of a DRIVER.md (AIP-30): where its secrets are described, and how a person
+    logs in to its server.
+    """
 
     ref: str | None = None
     state: AuthState = AuthState()
@@ -275,7 +283,8 @@ class Auth(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Install(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry of install[]: one method of installing the server. Methods are tried in their order.
+    """An entry in the list `install` of a DRIVER.md: one method of installing the server. The methods are tried in
+    order.
 
     `options` are the keys that are specific to the method.
     """
@@ -285,7 +294,7 @@ class Install(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
-    """The block version_check: a command that tells the installed version, and the versions that fit
+    """The block version_check of a DRIVER.md: a command that prints the installed version, and the versions that fit
     (AIP-30.version-1).
 
     `cmd` prints the version, `parse` is a regular expression that finds it in the output, and `range` is the npm range
@@ -299,7 +308,7 @@ class VersionCheck(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HealthCheck(Repeated, frozen=True, kw_only=True):
-    """The block health_check: how the node finds out whether the server works (AIP-30.health-1)."""
+    """The block health_check of a DRIVER.md: how the node finds out whether the server works (AIP-30.health-1)."""
 
     method: Literal["ping", "exec", "http", "noop"]
     cmd: str | None = None
@@ -312,7 +321,7 @@ Megabytes = Annotated[float, rule(type="integer", minimum=0)]
 
 
 class MachineRequirements(msgspec.Struct, frozen=True, kw_only=True):
-    """The block requires: properties that the machine must have to run the server (AIP-30.front-5)."""
+    """The block requires of a DRIVER.md: properties that the machine must have to run the server (AIP-30.front-5)."""
 
     os: tuple[Literal["darwin", "linux", "windows"], ...] = ()
     arch: tuple[Literal["x64", "arm64", "x86", "arm"], ...] = ()
@@ -329,7 +338,7 @@ class DriverExample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Extensions(msgspec.Struct, frozen=True, kw_only=True):
-    """The block metadata.interlock of a driver: Interlock's extensions to AIP-32."""
+    """The block metadata.interlock of a DRIVER.md: Interlock's extensions to AIP-32."""
 
     idle_timeout_ms: Annotated[int, rule(minimum=1000)] | None = None  # None: the node's own
     isolation: Isolation = "driver"
@@ -397,7 +406,7 @@ class Driver(msgspec.Struct, frozen=True, kw_only=True, rename={"connection": "c
 
 
 class ContractRequires(msgspec.Struct, frozen=True, kw_only=True):
-    """The block requires of a contract. It is read but not enforced."""
+    """The block requires of a TOOL.md. It is read but not enforced."""
 
     network: tuple[str, ...] = ()
     secrets: tuple[str, ...] = ()

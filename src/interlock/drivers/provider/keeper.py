@@ -377,7 +377,9 @@ class InstanceLease:
 
 
 class Instances:
-    """The processes of one driver: at most one that all callers share, and at most one for each tenant or user."""
+    """The processes of one driver's server: at most one that all callers share, and at most one for each tenant or
+    user.
+    """
 
     def __init__(
         self, driver: Driver, environment: DriverEnvironment, make: Callable[[str | None], DriverKeeper]

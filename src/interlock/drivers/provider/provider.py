@@ -180,8 +180,8 @@ class DriverProvider:
         self.contract_ids = other.contract_ids
 
     async def stop(self, *, at_once: bool = False) -> None:
-        """Stop the server. Without `at_once`, first wait for the calls that it is serving, which their time limits
-        end.
+        """Stop the server. Unless `at_once` is set, first wait until the running calls have ended, each at the latest
+        at its time limit.
         """
         await self._starting.close()
         await self.health.stop()
@@ -239,7 +239,7 @@ class DriverProvider:
         self.health.start()
 
     async def _install(self) -> Installed:
-        """Install the server. If that fails, try again after pauses that become longer."""
+        """Install the server. After a failure, try again, each time after a longer pause."""
         report_progress = partial(self._set_state, DriverState.INSTALLING, None)
         again_s = INSTALL_AGAIN_S
         while True:

@@ -89,7 +89,7 @@ def _from_file(written: str, private: tuple[Path, ...]) -> str:
 
 
 def _path_of(descriptor: int, otherwise: Path) -> Path:
-    """Return the path of an open file, or `otherwise` if the system does not report it."""
+    """Return the path of the open file with this descriptor, or `otherwise` if the system does not report a path."""
     try:
         return Path(f"/proc/self/fd/{descriptor}").readlink()
     except OSError:
@@ -282,7 +282,7 @@ class _LoginRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Logins:
-    """Memory of which logins of a driver have expired. It survives a restart of the node (AIP-30.auth-2).
+    """Record of which logins of a driver have expired. It survives a restart of the node (AIP-30.auth-2).
 
     There is one state per driver, workspace and user; `who` is None for a process that all callers share. A login stops
     being expired when the revision of one of the driver's secrets changes or an operator restarts the server.
@@ -297,8 +297,8 @@ class Logins:
         self._loaded: set[str | None] = set()
 
     async def load(self, who: str | None) -> str | None:
-        """Return why the login of `who` has expired, or None if it is valid. Raise StoreError if the record cannot be
-        read.
+        """Return why the login of `who`, a tenant or user, has expired. Return None if it is valid. Raise StoreError if
+        the record cannot be read.
         """
         if who in self._loaded:
             return self.expired.get(who)
@@ -310,12 +310,14 @@ class Logins:
         return self.expired.get(who)
 
     def expire(self, who: str | None, reason: str) -> None:
-        """Mark the login of `who` as expired. `keep` has to be called to store this."""
+        """Mark the login of `who`, a tenant or user, as expired. Call `keep` afterwards to store this."""
         self._loaded.add(who)
         self.expired[who] = reason
 
     async def keep(self, who: str | None) -> None:
-        """Write to the store whether the login of `who` has expired. If the store fails, only log the failure."""
+        """Write to the store whether the login of `who`, a tenant or user, has expired. If the store fails, only log
+        the failure.
+        """
         reason = self.expired.get(who)
         try:
             if reason is None:
@@ -327,7 +329,7 @@ class Logins:
             log.warning("the login of %s could not be remembered: %s", self._driver.segment, error)
 
     def renew(self, who: str | None) -> bool:
-        """Mark the login of `who` as valid. Return whether it had expired."""
+        """Mark the login of `who`, a tenant or user, as valid. Return whether it had expired."""
         self._loaded.add(who)
         return self.expired.pop(who, None) is not None
 

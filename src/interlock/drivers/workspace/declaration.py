@@ -203,8 +203,8 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def covered(self) -> dict[str, str]:
-        """Return the digests of everything that a person accepts by trusting the driver: its files, and the secrets,
-        programs and paths that their names stand for on this machine.
+        """Return the digests of everything that a person accepts by trusting the driver: its files, and the secrets and
+        link targets outside its folder to which they refer.
 
         The two cannot collide: every name in `resolved` contains two slashes in a row, and no path does.
         """

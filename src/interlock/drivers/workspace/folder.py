@@ -55,7 +55,9 @@ class FolderUnreadable(Exception):
 
 
 def read_folder(location: scan.FoundFolder) -> DriverFolder:
-    """Read the folder of a driver. A file or link that is not acceptable becomes a problem in the result."""
+    """Read the folder of a driver. A file or link that a driver folder must not contain becomes a problem in the
+    result.
+    """
     path = location.path
     texts: dict[str, bytes] = {}
     digests: dict[str, str] = {}
@@ -167,7 +169,7 @@ class TamperCheck:
     """Checker of whether the files of a driver are still the ones that a person trusted."""
 
     def __init__(self, root: scan.Root, folder: Path, files: Mapping[str, str]) -> None:
-        """Prepare to check a driver folder.
+        """Prepare to check whether the files of a driver folder are the trusted ones.
 
         `files` maps names to the digests that trust covers. Only files in the folder itself are checked.
         """
@@ -177,7 +179,8 @@ class TamperCheck:
         self._good: bytes | None = None  # marks under which the files were found to be these
 
     async def mark(self) -> bytes | None:
-        """Return a mark of the folder's present state if its files are the trusted ones.
+        """Return a value that identifies the present state of the folder, if all its files are those that a person
+        trusted. Otherwise return None.
 
         Return None if they differ, cannot be read or change in the meantime.
         """
@@ -194,7 +197,7 @@ class TamperCheck:
         return await asyncio.to_thread(find_mark)
 
     async def is_same(self, mark: bytes) -> bool:
-        """Return whether no file in the folder has changed since `mark` was taken."""
+        """Return whether the folder is still in the state for which `mark` returned this value."""
         return await asyncio.to_thread(scan.mark_of, self._folder) == mark
 
 

@@ -76,7 +76,7 @@ def roots_of(plan: Plan) -> tuple[Root, ...]:
 
 
 def has_roots(roots: Iterable[Root]) -> bool:
-    """Return whether any of the folders in which drivers are searched for exists."""
+    """Return whether at least one of these folders, in which drivers are searched for, exists."""
     return any(root.path.is_dir() for root in roots)
 
 

@@ -128,8 +128,8 @@ def ungranted_secrets(declared: Declared) -> Iterator[UngrantedSecret]:
 
 
 class ReadCache(Generic[Mark, Value]):
-    """Cache of what was read at each path, with the mark that the path had then. As long as a path has the same mark,
-    it is not read again.
+    """Cache of the content of paths. Each entry has a mark, such as the status of a file. A path is read again only
+    after its mark has changed.
     """
 
     def __init__(self) -> None:
@@ -515,8 +515,8 @@ def _are_equal_contracts(contract: Contract, other: Contract) -> bool:
 
 
 def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFolder]:
-    """Yield the driver folders that are used: of several with the same id and major version, those of the first root
-    (AIP-file-1). Also yield folders whose DRIVER.md cannot be read.
+    """Yield the driver folders that are used. If several folders have a driver with the same id and major version, only
+    the one in the first root is used (AIP-file-1). Folders whose DRIVER.md cannot be read are also yielded.
 
     If roots of different ranks contain the same driver, only the one in the earlier root is yielded, with a warning. If
     roots of the same rank contain it twice, both are yielded with an error, so that neither is used.

@@ -590,8 +590,8 @@ def with_secrets(text: str, added: Sequence[SecretFinding]) -> str:
 
 
 def _find_edited(head: str, data: Mapping[str, Any], changed: Sequence[str]) -> str | None:
-    """Return the YAML text `head` in which the values at the JSON pointers `changed` are those of `data`. Return None
-    if the YAML editor fails.
+    """Return the YAML text `head`, in which the values at the JSON pointers `changed` are replaced by those in `data`.
+    Return None if the YAML editor fails.
     """
     from ruamel.yaml import YAML
 

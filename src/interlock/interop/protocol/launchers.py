@@ -402,7 +402,9 @@ PROGRAM = "interlock"
 
 
 def is_own(entry: ServerEntry, addresses: Collection[str]) -> bool:
-    """Return whether an entry is an Interlock node. `addresses` are the URLs of own nodes, without paths."""
+    """Return whether an entry connects to Interlock itself. `addresses` are the URLs of this machine's nodes, without
+    paths.
+    """
     if entry.url is not None:
         return _is_same_origin(entry.url, addresses)
     if entry.server is not None or not entry.command:

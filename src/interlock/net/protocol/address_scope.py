@@ -22,7 +22,7 @@ UNSPECIFIED_HOSTS: Final = frozenset(("0.0.0.0", "::"))  # noqa: S104  (to liste
 
 
 class Scope(enum.IntEnum):
-    """The distance of an address from this machine. A larger value means that the address is nearer."""
+    """The nearness of an address to this machine. An address with a larger value is nearer."""
 
     PUBLIC = 0
     PRIVATE = 1  # a private network, or an address that leads nowhere

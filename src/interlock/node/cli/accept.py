@@ -73,8 +73,8 @@ async def _find_loosening(plan: Plan) -> tuple[tuple[str, ...], frozenset[str]]:
 
 
 def _accept_start(invocation: Invocation, loaded: Loaded, conflict: StartConflict) -> None:
-    """Ask for the key of an approver, and then let the configuration of one node start a different node. Raise Refused
-    if no approver of the first node has a key on this machine.
+    """Show that the configuration belongs to a different node. Let it start this node after an approver of the other
+    node has opened a key. Raise Refused if there is no such key on this machine.
     """
     out = invocation.out
     out.remark("the configuration belongs to another node; what was signed there would not be held back:")

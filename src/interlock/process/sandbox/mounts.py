@@ -415,7 +415,7 @@ _NO_NAMESPACES_INSIDE: Final = "--disable-userns"  # since 0.8
 
 
 class Bubblewrap:
-    """The tool bwrap on this machine, after a successful trial, with the options that separate a sandbox."""
+    """The program bwrap on this machine, after a successful trial, with the options that every sandbox uses."""
 
     def __init__(self, program: str, base: tuple[str, ...]) -> None:
         self.program, self._base = program, base
@@ -497,7 +497,7 @@ def bubblewrap() -> Bubblewrap:
 
 
 def _try_tool(program: str, base: tuple[str, ...]) -> str:
-    """Run the tool once, and return its error or an empty string if it works."""
+    """Run bubblewrap once as a trial. Return its error, or an empty string if it works."""
     trial = (program, *base, "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "--", "/bin/sh", "-c", ":")
     try:
         ended = subprocess.run(

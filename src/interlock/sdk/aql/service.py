@@ -223,8 +223,8 @@ class Service:
     def _failed(
         self, failure: errors.AqlFailure, in_batch: bool, request: OperationRequest | None = None
     ) -> OperationOutcome:
-        """Return the response envelope of a failure. In a batch, leave out a required confirmation, because the batch
-        itself shows it.
+        """Return the response envelope of a failure. Within a batch, the envelope does not ask for a confirmation,
+        because the answer to the batch does that.
         """
         if request is not None and request.request_id is not None:
             details = {**(failure.details or {}), "request_id": request.request_id}

@@ -561,8 +561,8 @@ class Participant(OfferedTools):
         self._service.serve(envelope, request)
 
     def _on_caught_up(self, away_s: float | None) -> None:
-        """Serve the requests that were missed while the connection was lost for `away_s` seconds. Drop them if that was
-        too long, or if `away_s` is None, on the first connection.
+        """Serve the requests that were missed while the connection was lost for `away_s` seconds. Drop them if the
+        connection was lost for too long. On the first connection `away_s` is None, and they are dropped too.
         """
         missed, self._missed = self._missed, []
         if away_s is None or away_s > MISSED_S:

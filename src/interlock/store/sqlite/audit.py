@@ -43,8 +43,8 @@ _ROWS_FROM = _ROWS + "WHERE seq >= (SELECT coalesce(max(seq), ?1) FROM record WH
 
 
 class SqliteAuditReader(sqlite.SqliteJobs):
-    """Read-only access to the audit log in SQLite. If the head, the stored mark of the last record, is missing, it
-    stays missing, so that `verify` reports it.
+    """Read-only access to the audit log in SQLite. It never replaces a missing head, the stored mark of the last
+    record, so that `verify` can report that the head is missing.
 
     The connections of the log and of its head are both used on one thread, by the methods that are not async.
     """

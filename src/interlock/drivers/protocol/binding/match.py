@@ -118,7 +118,8 @@ def _join_names(names: Collection[str]) -> str:
 
 
 def argument_feeds(binding: ToolBinding, contract: Contract, required: Collection[str] = ()) -> ArgumentRules:
-    """Return the rules by which a binding makes arguments. The binding must have passed `check_binding`.
+    """Return the rules by which a binding turns the inputs of its contract into arguments of the server's tool. The
+    binding must have passed `check_binding`.
 
     `required` names the arguments that the server requires.
     """
@@ -283,7 +284,9 @@ class HookInvalid(Exception):
 
 
 class Bound(ResultReader, frozen=True, kw_only=True):
-    """A binding that fits both its contract and the server's tool. Calls use its `arguments` and `value`."""
+    """A checked binding, in which the contract, the driver and the server's tool fit together. It makes arguments for
+    calls and reads their results.
+    """
 
     contract: Contract
     tool_name: str

@@ -57,7 +57,7 @@ def read_driver(
     server_json: bytes | None = None,
     insecure_hosts: Collection[str] = (),
 ) -> ParsedFile[Driver]:
-    """Parse a DRIVER.md and check everything that shows without asking a server.
+    """Parse a DRIVER.md, and check everything that can be checked without starting its server.
 
     `file` is the name used in problems. `folder` is the name of the driver's folder, or None if it has none yet,
     `beside` the names of the other files in the folder, and `server_json` the content of its server.json.
@@ -338,7 +338,8 @@ def check_reading(places: Places, binding: ToolBinding) -> Iterator[FileProblem]
 
 
 def escapes(path: str) -> bool:
-    """Return whether a path is absolute, starts in a home folder, or contains a backslash or a drive.
+    """Return whether a path is written so that it cannot be relative to the driver's folder: it is absolute, starts in
+    a home folder, or contains a backslash or a drive.
 
     The registry checks where `..` leads, because it knows the folders and their symbolic links.
     """

@@ -112,7 +112,8 @@ def default_slug(name: str) -> str:
 def secret_for(
     name: str, driver_id: str, own: SecretInventory | None, workspace: tuple[SecretEntry, ...]
 ) -> SecretEntry | None:
-    """Return the secret that ${secrets.NAME} in a driver means, or None if no inventory describes it.
+    """Return the description of the secret to which ${secrets.NAME} in a driver refers, or None if no SECRETS.md
+    describes it.
 
     `own` is the driver's SECRETS.md and is searched before the workspace's entries. Each is searched by bound variable
     name, then for <driver id>/slug, then for slug. In `own`, a slug also matches without its namespace.
@@ -155,7 +156,7 @@ USER: Final = "userId"
 def find_grant(
     secret: SecretEntry, driver: Driver, contracts: Collection[str], *, is_own: bool, user: str | None = None
 ) -> str | None:
-    """Return which rule lets a driver have a secret, such as tool:files-mcp, or None if no rule does.
+    """Return the rule that lets a driver use a secret, such as tool:files-mcp, or None if no rule does.
 
     `contracts` are the ids of the contracts that the driver implements. `is_own` tells whether the secret is described
     in the SECRETS.md that the driver's auth.ref names; this grants a secret that has no access block. `user` is set if
