@@ -6,17 +6,21 @@ replaced as a whole when the list of a server changes. Changes that arrive close
 
 A caller sees a `View` of the snapshot. Its ViewKey says what the caller may see: scope, server, hidden rooms, spelling
 of names. Equal keys share a view, which is built once for each snapshot: the names that exist, how they are spelled,
-and the bytes of the lists. Names are sorted, so that a list stays the same to the byte while no server changes. Parts
-of a view are taken over from the previous snapshot, so that a change costs only what changed.
+and the bytes of the lists. Parts of a view are taken over from the previous snapshot, so that a change costs only what
+changed.
+
+A list has the servers in the order of the configuration, then all other links by segment, and the items of each server
+in the order in which that server lists them. It stays the same to the byte while no server changes.
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from bisect import bisect_left
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, InitVar, dataclass, field
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import dropwhile
 from operator import attrgetter
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 from msgspec import Raw
@@ -73,7 +77,11 @@ PAGES_KEPT_MAX: Final = 128
 SCOPES: Final = ("read", "write", "admin")
 # Which capability of a server comes with each kind of list.
 LISTED_UNDER: Final = {"tool": "tools", "prompt": "prompts", "resource": "resources", "template": "resources"}
+SEGMENT_END: Final = "/"  # in a cursor, between a segment, which has none in it, and a name
 EVERYTHING: Final = ViewKey(dotted=True, scope="admin", who=None)
+
+
+Listed = TypeVar("Listed", Route, Place)
 
 
 class ListPage(msgspec.Struct, frozen=True):
@@ -172,10 +180,7 @@ class View:
     @cached_property
     def tool_routes(self) -> list[Route]:
         """Return the routes of the listed tools. Tools that the names registry refuses are not listed."""
-        routes = [route for part in self._parts.values() for route in part.tools if not route.is_refused]
-        if self._namespace.members:  # a link within the segment of another
-            routes.sort(key=_qualified)
-        return routes
+        return [route for part in self._parts.values() for route in part.tools if not route.is_refused]
 
     @cached_property
     def prompt_routes(self) -> list[Route]:
@@ -245,9 +250,9 @@ class View:
                 self.pages.clear()
             if method in (TOOLS_LIST, PROMPTS_LIST):
                 routes = self.tool_routes if method == TOOLS_LIST else self.prompt_routes
-                start = bisect_right(routes, after, key=_qualified) if after else 0
-                page = routes[start : start + PAGE_ITEMS]
-                last = page[-1].qualified if len(routes) > start + PAGE_ITEMS else None
+                left = self._after(after, routes, _qualified)
+                page = left[:PAGE_ITEMS]
+                last = place_of(page[-1]) if len(left) > PAGE_ITEMS else None
                 shown: list[bytes] = []
                 if method == TOOLS_LIST and not after:
                     shown += [self.show_tool(route, era, name) for name, route in sorted(self._bare.items())]
@@ -260,18 +265,38 @@ class View:
                         shown.append(prompt_item(route.item, name=name, meta=meta))
             else:
                 places = self._resources if method == RESOURCES_LIST else self._templates
-                left = [place for place in places if place.shown > after] if after else places
+                resources = self._after(after, places, _shown)
                 member = "uri" if method == RESOURCES_LIST else "uriTemplate"
                 is_one = self.is_of_one_server
                 shown = [
                     resource_item(place.item, member=member, uri=place.uri if is_one else place.shown)
-                    for place in left[:PAGE_ITEMS]
+                    for place in resources[:PAGE_ITEMS]
                 ]
-                last = left[PAGE_ITEMS - 1].shown if len(left) > PAGE_ITEMS else None
+                last = place_of(resources[PAGE_ITEMS - 1]) if len(resources) > PAGE_ITEMS else None
             cached = self.pages[(method, era, after)] = ListPage(
                 b"[%b]" % b",".join(shown), encode_cursor(last) if last is not None else None
             )
         return cached
+
+    def tool_routes_after(self, after: str) -> Sequence[Route]:
+        """Return the routes of the listed tools that follow the place in a cursor."""
+        return self._after(after, self.tool_routes, _qualified)
+
+    def _after(self, after: str, items: Sequence[Listed], name_of: Callable[[Listed], str]) -> Sequence[Listed]:
+        """Return the items of a list that follow the place in a cursor.
+
+        If the last item of the page before is gone, the items of its server are repeated, because any place among them
+        could leave out an item that was there throughout. If its server is gone, the next server follows.
+        """
+        if not after:
+            return items
+        segment, _, name = after.partition(SEGMENT_END)
+        for at, item in enumerate(items):
+            if name_of(item) == name and item.link.segment == segment:
+                return items[at + 1 :]
+        order = self._namespace.order
+        place = order.place(segment)
+        return list(dropwhile(lambda item: order.place(item.link.segment) < place, items))
 
     @cached_property
     def private(self) -> bool:
@@ -421,6 +446,12 @@ class View:
 
 
 _qualified: Final = attrgetter("qualified")
+_shown: Final = attrgetter("shown")
+
+
+def place_of(item: Route | Place) -> str:
+    """Return the place of an item in the lists, for a cursor."""
+    return f"{item.link.segment}{SEGMENT_END}{item.shown if isinstance(item, Place) else item.qualified}"
 
 
 def _bare(uri: str, segment: str) -> str:
@@ -428,18 +459,33 @@ def _bare(uri: str, segment: str) -> str:
     return uri[len(prefix) :] if uri.startswith(prefix) else uri
 
 
+class LinkOrder(msgspec.Struct, frozen=True):
+    """The order of links in lists: servers as they are configured, then all others by segment."""
+
+    configured: Mapping[str, int] = {}
+
+    @classmethod
+    def of(cls, plan: Plan) -> "LinkOrder":
+        segments = [*(server.segment for server in plan.servers), *(child.segment for child in plan.ax.children)]
+        return cls({segment: place for place, segment in enumerate(segments)})
+
+    def place(self, segment: str) -> tuple[int, str]:
+        return self.configured.get(segment, len(self.configured)), f"{segment}."
+
+
 @dataclass(eq=False)
 class Namespace:
     """An immutable snapshot of the items of all links, with the names that collide between them."""
 
     version: int
-    link_items: tuple[LinkItems, ...]  # sorted by name
+    link_items: tuple[LinkItems, ...]  # in the order of `order`
     root_segment: str | None
     clashing: Mapping[str, WithheldName]
     shown: ShownTools
     former: InitVar["Namespace | None"] = None  # the previous snapshot, whose views are reused
     # Names that are offered without a segment, and the segments that may serve each.
     providers: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    order: LinkOrder = field(default_factory=LinkOrder)
 
     def __post_init__(self, former: "Namespace | None") -> None:
         self._root = f"{self.root_segment}." if self.root_segment else ""
@@ -576,7 +622,7 @@ class Catalog:
     def __post_init__(self) -> None:
         self._paced = PacedChanges(self.on_change)  # of rooms, where many come and go
         self._link_items: dict[str, LinkItems] = {}
-        self._order: list[str] = []  # the segments as a dotted name sorts, and the items of links in that order
+        self._order = LinkOrder.of(self.plan)
         self._sorted: list[LinkItems] = []
         self._clashes = AliasCollisions()
         self._stocking: dict[object, Link] = {}
@@ -603,6 +649,13 @@ class Catalog:
         self._said += 1
         for segment in self._link_items:
             self.reconsider(segment)
+        if (order := LinkOrder.of(plan)) != self._order:
+            self._order = order
+            before = [items.link.segment for items in self._sorted]
+            self._sorted.sort(key=self._place)
+            self._renew()
+            if before != [items.link.segment for items in self._sorted]:
+                self.on_change(frozenset(("tools", "prompts", "resources")))
 
     def reconsider(self, segment: str) -> None:
         """Mark the items of a segment as stale, because an operator made a decision about its tools."""
@@ -654,9 +707,8 @@ class Catalog:
         """Replace the items of a segment, or add them at their position in the order of segments."""
         segment = items.link.segment
         old = self._link_items.get(segment)
-        place = bisect_left(self._order, f"{segment}.")
+        place = bisect_left(self._sorted, self._order.place(segment), key=self._place)
         if old is None:
-            self._order.insert(place, f"{segment}.")
             self._sorted.insert(place, items)
         self._link_items[segment] = self._sorted[place] = items
         self._replace(old, items)
@@ -675,8 +727,7 @@ class Catalog:
             del self._stocking[ticket]
         if (items := self._link_items.get(link.segment)) is not None and items.link is link:
             del self._link_items[link.segment]
-            place = bisect_left(self._order, f"{link.segment}.")
-            del self._order[place], self._sorted[place]
+            del self._sorted[bisect_left(self._sorted, self._order.place(link.segment), key=self._place)]
             self._shown.forget(link.segment)
             self._replace(items, None)
 
@@ -684,6 +735,9 @@ class Catalog:
         """Rebuild the namespace, because the access lists of links may have changed."""
         self._renew()
         self.on_change(frozenset(("tools",)))
+
+    def _place(self, items: LinkItems) -> tuple[int, str]:
+        return self._order.place(items.link.segment)
 
     def _renew(self) -> None:
         self.live.current = Namespace(
@@ -694,6 +748,7 @@ class Catalog:
             self._shown,
             self.namespace,
             providers=self.plan.registry.routes,
+            order=self._order,
         )
 
     def _replace(self, old: LinkItems | None, new: LinkItems | None) -> None:

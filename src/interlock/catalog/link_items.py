@@ -232,6 +232,8 @@ async def make_link_items(
     tools, prompts = named
     stock = _LinkItemsBuilder(link, plan, offer, least, rulings, previous, checks_for, surfaces, tools=unchanged)
     await stock.take_tools(tools)
+    if unchanged:
+        stock.put_in_order(listing.tools)
     await stock.take_prompts(prompts, old)
     resources = await stock.places("resource", listing.resources, old.resources if old is not None else ())
     templates = await stock.places("template", listing.templates, old.templates if old is not None else ())
@@ -246,8 +248,8 @@ async def make_link_items(
         link=link,
         offer=offer,
         least_latency=least,
-        tools=tuple(sorted(stock.tools, key=lambda route: route.qualified)),  # AX-3.1-2
-        prompts=tuple(sorted(stock.prompts, key=lambda route: route.qualified)),
+        tools=tuple(stock.tools),  # AX-3.1-2
+        prompts=tuple(stock.prompts),
         resources=resources,
         templates=templates,
         instructions=shown_text,
@@ -358,12 +360,17 @@ class _LinkItemsBuilder:
             else:
                 self.tools.append(route)
 
+    def put_in_order(self, items: Items) -> None:
+        """Put the tools into the order in which the server lists them."""
+        places = {original: place for place, (original, _) in enumerate(items.items)}
+        self.tools.sort(key=lambda route: places[route.original])
+
     def refuse(self, refused: Surface) -> tuple[Route, ...]:
         """Refuse all tools of a server, because one tool violates the specification of its name (registry.enforce =
         "session").
         """
         routes = []
-        for route in sorted(self.tools, key=lambda route: route.qualified):
+        for route in self.tools:
             own = route.surface if route.is_refused else refused
             other = msgspec.structs.replace(route, surface=own)
             msgspec.structs.force_setattr(other, "checks", self.checks_for(other))
@@ -431,7 +438,7 @@ class _LinkItemsBuilder:
                 )
             else:
                 places.pop(uri, None)
-        return tuple(sorted(places.values(), key=lambda place: place.shown))
+        return tuple(places.values())
 
     async def _tool(self, original: str, listed_item: Item, inner: tuple[str, ...], local: str) -> Route | WithheldName:
         segments, below = self._way(inner)

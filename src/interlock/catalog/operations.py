@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Final
 
 import msgspec
@@ -66,10 +67,11 @@ class ToolOperations:
     def list_all(self, search: str | None = None) -> api.Tools:
         """Return all tools. With `search`, return only the tools that match its words, best match first."""
         listed: list[api.Tool] = []
-        for items in self.catalog.namespace.link_items:
+        by_segment = sorted(self.catalog.namespace.link_items, key=lambda items: f"{items.link.segment}.")
+        for items in by_segment:
             advice = self._sibling_advice(items)
-            listed += [self._tool(route, advice) for route in items.tools]
-        for items in self.catalog.namespace.link_items:
+            listed += [self._tool(route, advice) for route in sorted(items.tools, key=attrgetter("qualified"))]
+        for items in by_segment:
             listed.extend(
                 api.Tool(
                     name=f"{items.link.segment}.?",

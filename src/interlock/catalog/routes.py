@@ -425,9 +425,9 @@ class LinkItems(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     link: Link
     offer: Offer = ADOPTED
     least_latency: LatencyClass = LatencyClass.REALTIME  # no tool behind this link is faster (MCP-AX 9.2)
-    tools: tuple[Route, ...] = ()  # sorted by qualified name
+    tools: tuple[Route, ...] = ()  # all four in the order of the server
     prompts: tuple[Route, ...] = ()
-    resources: tuple[Place, ...] = ()  # sorted by shown URI
+    resources: tuple[Place, ...] = ()
     templates: tuple[Place, ...] = ()
     instructions: ShownText = ShownText()
     withheld: tuple[WithheldName, ...] = ()
@@ -672,8 +672,8 @@ def difference(old: LinkItems | None, new: LinkItems | None) -> tuple[frozenset[
     """Return two sets of list kinds: those whose definitions change when the items of a link are replaced, and those of
     which only metadata changes.
 
-    In the first, clients see other names, schemas or descriptions. In the second, only the MCP-AX metadata changes,
-    which is for parents (6.3, our rule).
+    In the first, clients see other names, schemas or descriptions. In the second, only the MCP-AX metadata or the order
+    of the items changes, which is for parents (6.3, our rule).
     """
     definitions = {kind for kind in ("tools", "prompts") if not _is_same(kind, old, new, _same_definition)}
 
@@ -688,14 +688,35 @@ def difference(old: LinkItems | None, new: LinkItems | None) -> tuple[frozenset[
     was, now = old is not None and old.degraded, new is not None and new.degraded
     has_tools = new is not None and bool(new.tools)
     marked = (has_tools and was is not now) or not _is_same("tools", old, new, is_same_metadata)
-    return frozenset(definitions), frozenset(("tools",) if marked else ()) - definitions
+    metadata = {"tools"} if marked else set()
+    for kind in ("tools", "prompts", "resources", "templates"):
+        if not _is_in_order(getattr(old, kind, ()), getattr(new, kind, ())):
+            metadata.add("resources" if kind == "templates" else kind)
+    return frozenset(definitions), frozenset(metadata) - definitions
 
 
 def _is_same(kind: str, old: LinkItems | None, new: LinkItems | None, same: Callable[[Any, Any], bool]) -> bool:
     was, now = getattr(old, kind, ()), getattr(new, kind, ())
-    return was is now or (
-        len(was) == len(now) and all(left is right or same(left, right) for left, right in zip(was, now, strict=True))
+    if was is now:
+        return True
+    if not _is_in_order(was, now):
+        was, now = sorted(was, key=_key), sorted(now, key=_key)
+    return len(was) == len(now) and all(
+        left is right or same(left, right) for left, right in zip(was, now, strict=True)
     )
+
+
+def _is_in_order(old: Sequence[Any], new: Sequence[Any]) -> bool:
+    """Return whether two lists of the same length have the same names at the same places. Lists of different lengths
+    are not compared.
+    """
+    if old is new or len(old) != len(new):
+        return True
+    return all(left is right or _key(left) == _key(right) for left, right in zip(old, new, strict=True))
+
+
+def _key(item: Route | Place) -> str:
+    return item.shown if isinstance(item, Place) else item.qualified
 
 
 def _same_definition(route: Route, other: Route) -> bool:

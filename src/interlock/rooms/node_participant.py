@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from msgspec import Raw
 
+from interlock.catalog.catalog import place_of
 from interlock.catalog.routes import Route
 from interlock.core.calls.caller import Caller, ClientRequest, Principal, ViewKey
 from interlock.core.calls.check import NOT_FOUND
@@ -151,15 +152,15 @@ class NodeParticipant(Connected):
         view, size, last, more = self._node.dispatch.view(caller.key), 0, "", b""
         page: list[bytes] = []
         most = self._room.settings.max_envelope_bytes // 2
-        for route in view.tool_routes:
-            if route.qualified <= after or not _may_use(caller.principal, route):
+        for route in view.tool_routes_after(after):
+            if not _may_use(caller.principal, route):
                 continue
             shown = view.show_tool(route, methods.Era.LEGACY)
             size += len(shown)
             if size > most and page:
                 more = b',"nextCursor":%b' % codec.encode_value(encode_cursor(last))
                 break
-            last = route.qualified
+            last = place_of(route)
             page.append(shown)
         sink.answer(codec.encode_result(id, b'{"tools":[%b]%b}' % (b",".join(page), more)))
 

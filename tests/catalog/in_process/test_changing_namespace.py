@@ -2,6 +2,7 @@
 
 import asyncio
 import gc
+import json
 import random
 import weakref
 from typing import Any
@@ -10,7 +11,7 @@ import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.catalog.in_process.test_link_items import AGGREGATOR, LEAF, House, Tool, listing, tool
+from tests.catalog.in_process.test_link_items import AGGREGATOR, EVERYTHING, LEAF, House, Tool, full, listing, tool
 from tests.support.scale import examples
 
 from interlock.ax.protocol.names import alias, is_qualified, may_collide, withhold_colliding_aliases
@@ -19,6 +20,7 @@ from interlock.catalog.routes import ShownTools
 from interlock.core.calls.caller import ViewKey
 from interlock.links.connected_link import ServerLink
 from interlock.links.listing import Listing
+from interlock.mcp.items import decode_cursor_untrusted, encode_cursor
 from interlock.mcp.methods import Era
 
 KEYS = (
@@ -167,13 +169,77 @@ async def test_clients_learn_of_definitions_and_parents_of_metadata_too() -> Non
     assert changed(house) == (tools, nothing)
 
 
-async def test_a_list_in_another_order_is_no_news() -> None:
+@pytest.mark.parametrize("kind", ["tools", "prompts", "resources"])
+async def test_a_list_in_another_order_is_news_for_parents_only(kind: str) -> None:
     house = Told()
     link = house.link("l", LEAF)
-    await house.catalog.stock(link, listing("one", "two"))
+    key = "uri" if kind == "resources" else "name"
+    pair: list[Tool] = [{key: "x:one"}, {key: "x:two"}] if kind != "tools" else [tool("one"), tool("two")]
+
+    async def list_(offered: list[Tool]) -> None:
+        await house.catalog.stock(link, listing(*offered) if kind == "tools" else listing(**{kind: offered}))
+
+    await list_(pair)
     changed(house)
-    await house.catalog.stock(link, listing("two", "one"))
+    await list_(pair[::-1])
+    assert changed(house) == ([], [frozenset({kind})])
+    await list_(pair[::-1])
     assert changed(house) == ([], [])
+
+
+async def test_an_aggregators_list_keeps_its_order_when_only_some_of_it_is_new() -> None:
+    house = House()
+    link = house.link("edge", AGGREGATOR)
+    old = listing(*(tool(name, full()) for name in ("b.two", "a.one", "b.one")))
+    await house.catalog.stock(link, old)
+    new = listing(*(tool(name, full()) for name in ("b.zero", "b.two", "a.two", "b.one", "a.one")))
+    await house.catalog.stock(link, same_items(old, new))
+    assert list(house.routes()) == ["edge.b.zero", "edge.b.two", "edge.a.two", "edge.b.one", "edge.a.one"]
+
+
+async def test_a_walk_over_pages_loses_no_tool_while_servers_come_go_and_change(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("interlock.catalog.catalog.PAGE_ITEMS", 2)
+    house = House()
+    links = {segment: house.link(segment) for segment in ("m", "d", "x")}
+
+    async def list_(segment: str, *names: str) -> None:
+        await house.catalog.stock(links[segment], listing(*(tool(name, full()) for name in names)))
+
+    def page(cursor: str) -> tuple[list[str], str | None]:
+        view = house.catalog.namespace.view(EVERYTHING)
+        listed = view.page("tools/list", Era.MODERN, decode_cursor_untrusted(cursor) or "")
+        return [shown["name"] for shown in json.loads(listed.items)], listed.next_cursor
+
+    for segment in links:
+        await list_(segment, "c", "b", "a")
+    first, cursor = page("")
+    assert first == ["d.c", "d.b"] and cursor is not None
+    assert page(cursor)[0] == ["d.a", "m.c"]
+    await list_("d", "z", "c", "b", "y", "a")  # before and after the place
+    assert page(cursor)[0] == ["d.y", "d.a"]
+    await list_("d", "c", "a")  # the item at the place is gone: the items of its server are repeated
+    assert page(cursor)[0] == ["d.c", "d.a"]
+    house.catalog.drop(links["d"])
+    assert page(cursor) == (["m.c", "m.b"], encode_cursor("m/m.b"))
+    for segment in ("m", "x"):
+        house.catalog.drop(links[segment])
+    assert page(cursor) == ([], None)
+
+
+async def test_servers_are_listed_as_configured_and_a_new_order_is_news() -> None:
+    house = House()
+    segments = ("plant", "z", "a", "k")  # k is not configured
+    links = [house.link(segment) for segment in segments]
+    house.catalog.replan(msgspec.structs.replace(house.plan, servers=tuple(link.plan for link in links[:3])))
+    for link in links[::-1]:
+        await house.catalog.stock(link, listing("t"))
+    assert list(house.routes()) == ["plant.t", "z.t", "a.t", "k.t"]
+    house.told.clear()
+    house.catalog.replan(msgspec.structs.replace(house.plan, servers=tuple(link.plan for link in links[2::-1])))
+    assert list(house.routes()) == ["a.t", "z.t", "plant.t", "k.t"]
+    assert house.told == [frozenset(("tools", "prompts", "resources"))]
 
 
 # What is kept

@@ -38,6 +38,7 @@ async def own(fleet: Fleet) -> dict[tuple[str, str], Items]:
     return found
 
 
+@pytest.mark.req("AX-3.1-2")
 @pytest.mark.parametrize("method", LISTS)
 @pytest.mark.parametrize("front", FRONTS)
 async def test_every_item_of_every_server_is_listed_with_all_its_fields(
@@ -47,7 +48,7 @@ async def test_every_item_of_every_server_is_listed_with_all_its_fields(
     async with fleet.peer(front) as peer:
         through = await listed(peer, method)
     expected = {shown(link, name): item for link in LINKS for name, item in own[link, method].items()}
-    assert through.keys() == expected.keys()
+    assert list(through) == list(expected)  # the servers as configured, the items of each as it lists them
     for name, item in expected.items():
         assert different(item, through[name], LISTS[method][1]) == {}
 
@@ -83,7 +84,7 @@ async def test_the_greeting_tells_what_the_servers_can_do_and_how_to_use_them(fl
     assert {"completions", "logging"} <= offered.keys()
     assert "dev.interlock/ax" in offered["extensions" if peer.modern else "experimental"]
     said = greeting["instructions"]
-    places = [said.index(f"## {link}\n{instructions(link)}") for link in sorted(LINKS)]
+    places = [said.index(f"## {link}\n{instructions(link)}") for link in LINKS]
     assert places == sorted(places)
 
 

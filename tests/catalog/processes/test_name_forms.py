@@ -158,7 +158,7 @@ async def test_one_server_alone_speaks_in_its_own_names(node: RunningNode, era: 
             assert [prompt["name"] for prompt in prompts] == ["greet", "plain"]
             assert (await peer.request("prompts/get", {"name": "plain"})).result["messages"]
             resources = (await peer.request("resources/list")).result["resources"]
-            assert [resource["uri"] for resource in resources] == ["raw://blob", "raw://text"]
+            assert [resource["uri"] for resource in resources] == ["raw://text", "raw://blob"]
             read = await peer.request("resources/read", {"uri": "raw://item/7"})
             assert read.result["contents"][0]["text"] == "text of raw://item/7"
             ref = {"type": "ref/resource", "uri": "raw://item/{id}"}

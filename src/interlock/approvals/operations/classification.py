@@ -6,6 +6,7 @@ the others are classified all the same.
 """
 
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Final
 
 from msgspec.structs import astuple
@@ -53,7 +54,8 @@ class ClassificationOperations:
         """
         # An aggregator below has classified each of its tools in its own name.
         namespace = self.catalog.namespace
-        routes = (route for items in namespace.link_items if not items.offer.is_aggregator for route in items.tools)
+        listed = [route for items in namespace.link_items if not items.offer.is_aggregator for route in items.tools]
+        routes = sorted(listed, key=attrgetter("qualified"))
         proposals = []
         for route in routes:
             doubt = effects.find_contradiction(route.original, "read_only")
