@@ -63,7 +63,7 @@ from interlock.process.packages.programs import (
     pypi_command,
     read_reference,
 )
-from interlock.process.stderr import StderrRing
+from interlock.process.stderr import StderrRing, terminal_safe
 
 INSTALL_LIMIT_S: Final = 300.0
 LOCK_POLL_S: Final = 0.1
@@ -393,17 +393,49 @@ def _python_of(folder: Path) -> str | None:
 
 
 _NPM_OPTIONS: Final = ("--no-audit", "--no-fund", "--ignore-scripts", "--no-update-notifier", "--no-global")
+# pip builds the source of a package that another package names by address, whatever it was told about wheels. It starts
+# other programs for that, and for repositories. This runs pip so that it can start only `keyring`, which may have the
+# password of an index. (A failure to start any other program is an OSError, which pip reports or ignores.)
+_NO_BUILDS: Final = "it would be built from source or taken from a repository, which would run its code"
+_PIP_WITHOUT_BUILDS: Final = f"""
+import os, runpy, sys
+
+def refuse(event, arguments):
+    if event == "subprocess.Popen" and os.path.basename(os.fsdecode(arguments[0])) == "keyring":
+        return
+    if event in ("subprocess.Popen", "os.exec", "os.fork", "os.forkpty", "os.posix_spawn", "os.spawn", "os.system"):
+        raise PermissionError({_NO_BUILDS!r})
+
+sys.addaudithook(refuse)
+runpy.run_module("pip", run_name="__main__", alter_sys=True)
+"""
 _PIP_OPTIONS: Final = ("--no-input", "--disable-pip-version-check", "--progress-bar", "off")
 
 
-class _NpmEntry(msgspec.Struct, frozen=True, kw_only=True):
+# npm would run git for a package in a repository, and then another npm with the settings that the repository contains.
+# This file cannot be run, so that npm fails instead.
+_NO_GIT: Final = f"--git={os.devnull}"
+
+
+class _NpmEntry(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     version: str = ""
     integrity: str | None = None
     dependencies: dict[str, str] = {}
+    in_bundle: bool = False
 
 
 class _NpmLock(msgspec.Struct, frozen=True, kw_only=True):
     packages: dict[str, _NpmEntry]
+
+    def check_hashes(self, text: str) -> None:
+        """Raise PackageUnavailable if something is installed that no hash covers, such as a folder or a repository.
+
+        What a package brings in its own archive is covered by the hash of that archive.
+        """
+        for place, entry in self.packages.items():
+            if place and entry.integrity is None and not entry.in_bundle:
+                needed = terminal_safe(place.rpartition("node_modules/")[2])
+                raise PackageUnavailable(f"{text} needs {needed}, which comes without a hash; pin another version")
 
 
 async def _find_npm(folder: Path, text: str, name: str, commands: _Commands) -> Pins:
@@ -411,26 +443,36 @@ async def _find_npm(folder: Path, text: str, name: str, commands: _Commands) -> 
     node_tool("node", commands.env, text)
     # A project of its own, so that npm looks for none above.
     (folder / "package.json").write_bytes(b'{"private":true}')
-    await commands.run(
-        folder, npm, "install", "--package-lock-only", "--prefix", str(folder), *_NPM_OPTIONS, "--", text
-    )
-    lock = _read_bounded(folder / "package-lock.json", text)
+    options = _npm_options(commands)
+    await commands.run(folder, npm, "install", "--package-lock-only", "--prefix", str(folder), *options, "--", text)
+    data = _read_bounded(folder / "package-lock.json", text)
     try:
-        entry = msgspec.json.decode(lock, type=_NpmLock).packages[f"node_modules/{name}"]
+        lock = msgspec.json.decode(data, type=_NpmLock)
+        entry = lock.packages[f"node_modules/{name}"]
     except (msgspec.DecodeError, KeyError) as error:
         raise PackageUnavailable(f"npm found no version of {text}; check the name") from error
-    return Pins(registry="npm", name=name, version=entry.version, integrity=entry.integrity, text=lock.decode())
+    if not commands.source_builds:
+        lock.check_hashes(text)
+    return Pins(registry="npm", name=name, version=entry.version, integrity=entry.integrity, text=data.decode())
 
 
 async def _put_npm(folder: Path, pins: Pins, commands: _Commands) -> None:
     npm = node_tool("npm", commands.env, pins.name)
     try:
-        wanted = msgspec.json.decode(pins.text, type=_NpmLock).packages[""].dependencies
+        lock = msgspec.json.decode(pins.text, type=_NpmLock)
+        wanted = lock.packages[""].dependencies
     except (msgspec.DecodeError, KeyError) as error:
         raise PackageUnavailable(f"the recorded pins of {pins.name} cannot be read; install it again") from error
+    if not commands.source_builds:
+        # An earlier version may have recorded them.
+        lock.check_hashes(f"{pins.name} {pins.version}")
     (folder / "package.json").write_bytes(msgspec.json.encode({"private": True, "dependencies": wanted}))
     (folder / "package-lock.json").write_text(pins.text)
-    await commands.run(folder, npm, "ci", "--prefix", str(folder), *_NPM_OPTIONS)
+    await commands.run(folder, npm, "ci", "--prefix", str(folder), *_npm_options(commands))
+
+
+def _npm_options(commands: _Commands) -> tuple[str, ...]:
+    return _NPM_OPTIONS if commands.source_builds else (*_NPM_OPTIONS, _NO_GIT)
 
 
 class _PipArchive(msgspec.Struct, frozen=True, kw_only=True):
@@ -501,6 +543,12 @@ async def _refuse_source_build(
     folder: Path, pip: tuple[str, ...], error: PackageUnavailable, commands: _Commands
 ) -> None:
     """Raise SourceBuildRefused if `error` only occurred because a package has a source distribution and no wheel."""
+    if any(_NO_BUILDS in line for line in error.output):
+        raise SourceBuildRefused(
+            f"{commands.what} cannot be installed: it needs a package that comes from no registry; {_NO_BUILDS}; "
+            "name another version, or let the operator set drivers.allow_unverified_install",
+            error.output,
+        ) from error
     missing = next((match for line in error.output if (match := _NO_WHEEL.search(line))), None)
     if missing is None or commands.source_builds:
         return
@@ -523,16 +571,18 @@ async def _refuse_source_build(
 async def _pip(environment: Path, commands: _Commands, *, for_asking: bool = False) -> tuple[str, ...]:
     """Create the virtual environment `environment` and return the pip command that installs into it.
 
-    With `for_asking`, prefer the pip of this Python.
+    With `for_asking`, prefer the pip of this Python, and let it build nothing. What is installed has a hash, and pip
+    takes nothing for it that it would have to build.
     """
     ours = (sys.executable, "-I", "-m")
     python = str(environment / "bin" / "python")
+    pip = ("-I", "-c", _PIP_WITHOUT_BUILDS) if for_asking and not commands.source_builds else ("-I", "-m", "pip")
     environment.mkdir(exist_ok=True)
     if importlib.util.find_spec("pip") is None:
         await commands.run(environment, *ours, "venv", str(environment))
-        return (python, "-I", "-m", "pip")
+        return (python, *pip)
     if for_asking:
-        return (*ours, "pip")
+        return (sys.executable, *pip)
     # An environment without a pip of its own is made in a tenth of the time.
     await commands.run(environment, *ours, "venv", "--without-pip", str(environment))
     return (*ours, "pip", "--python", python)
