@@ -189,14 +189,18 @@ class GuardChanges(DecisionReceiver):
         decision = approval.decision
         if decision is None or decision.what is not What.APPROVED or approval.params is None:
             return approval
-        is_current = approval.digest == enrolment_digest(self._params())
+        try:
+            await self._read()
+            # Nothing is awaited between these two: the files may change at any time, and what counts from now on must
+            # be what was signed.
+            is_current = approval.digest == enrolment_digest(self._params())
+            signed = join_signed(self._signed, self._signable)
+            if is_current:
+                await self._keep(signed)
+        except StoreError as refused:
+            log.error("that the configuration was signed cannot be written down: %s", refused)
+            return approval
         if is_current:
-            try:
-                await self._read()
-                await self._keep(join_signed(self._signed, self._signable))
-            except StoreError as refused:
-                log.error("that the configuration was signed cannot be written down: %s", refused)
-                return approval
             self._reported = b""
         settled = await self._inbox.carry_out(approval.id)
         if is_current:
