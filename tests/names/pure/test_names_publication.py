@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 import re
 from xml.etree import ElementTree
 
@@ -210,6 +211,8 @@ def test_a_publication_is_read_back_and_the_same_each_time(form: Form) -> None:
             b"</registry>",
             "has no xref",
         ),
+        (b'<?xml version="1.0" encoding="none-such"?><registry/>', "cannot be read"),
+        (b'<?xml version="1.0" encoding="utf-7"?><registry/>', "cannot be read"),
     ],
 )
 def test_hostile_documents_are_refused_by_name(data: bytes, said: str) -> None:
@@ -236,6 +239,29 @@ def test_each_imported_entry_is_judged_like_a_local_entry(column: int, cell: str
     csv.writer(text).writerows(rows)
     with pytest.raises(BadDocument, match=said):
         read_published_untrusted(text.getvalue().encode())
+
+
+@pytest.mark.req("REG-9-4")
+@pytest.mark.parametrize("hostile", ['2026-01-01"><value>acme_pay</value><x a="', "20260101", ""])
+@pytest.mark.parametrize(
+    "member",
+    [
+        "review_due",
+        "answer_due",
+        "deprecated_on",
+        "withdrawn_on",
+        "scope_tightened_on",
+        "public_confirmed_on",
+        "successor",
+        "registered",
+    ],
+)
+def test_what_only_json_holds_is_judged_as_well(member: str, hostile: str) -> None:
+    document = json.loads(publish(publication(entry()), "json"))
+    published = document["entries"][0]
+    (published["specification"] if member == "registered" else published)[member] = hostile
+    with pytest.raises(BadDocument, match=r"is no day|is no surface name"):
+        read_published_untrusted(json.dumps(document).encode())
 
 
 @pytest.mark.req("REG-9-4")

@@ -19,7 +19,7 @@ from msgspec import Raw
 
 from interlock.names.protocol.criteria import read_reference, schema_digest
 from interlock.names.protocol.entry import NONE, EntryStatus, RegistryEntry, Revision, SevenFields, copied, is_day
-from interlock.names.protocol.grammar import covers, find_name_fault, is_prefix, is_scope
+from interlock.names.protocol.grammar import covers, find_name_fault, is_name, is_prefix, is_scope
 from interlock.names.protocol.judgement import SCHEMA_BYTES_MAX
 
 TITLE: Final = "Model Context Protocol Tool Surface Names"
@@ -212,6 +212,14 @@ DOCUMENT_BYTES_MAX: Final = 256 * 1024 * 1024
 ENTRIES_MAX: Final = 200_000
 DEPTH_MAX: Final = 16
 CELL_CHARS_MAX: Final = 4000
+_DAYS: Final = (
+    "review_due",
+    "answer_due",
+    "deprecated_on",
+    "withdrawn_on",
+    "scope_tightened_on",
+    "public_confirmed_on",
+)
 _FIELDS: Final = ("value", "xref", "scope", "prefix", "controller", "status")
 
 
@@ -291,8 +299,13 @@ def _checked(entry: RegistryEntry) -> RegistryEntry:
         raise BadDocument(f"{name}: {_shown(entry.authentication_scope)} is no authentication scope")
     if prefix != NONE and not (is_prefix(prefix) and covers(prefix, name)):
         raise BadDocument(f"{name}: {_shown(prefix)} is no prefix of it")
-    if not is_day(entry.first_registered):
-        raise BadDocument(f"{name}: {_shown(entry.first_registered)} is no day")
+    days = [entry.first_registered, *(revision.registered for revision in entry.revisions)]
+    days += [day for field in _DAYS if (day := getattr(entry, field)) is not None]
+    for day in days:
+        if not is_day(day):
+            raise BadDocument(f"{name}: {_shown(day)} is no day")
+    if entry.successor is not None and not is_name(entry.successor):
+        raise BadDocument(f"{name}: {_shown(entry.successor)} is no surface name")
     return entry
 
 
@@ -342,7 +355,10 @@ class _XmlRows:
         parser.CharacterDataHandler = self._characters
         try:
             parser.Parse(data, True)
-        except expat.ExpatError as error:
+        except BadDocument:
+            raise
+        # The last two are those of an encoding that `expat` does not know.
+        except (expat.ExpatError, LookupError, ValueError) as error:
             raise BadDocument(f"the XML cannot be read: {error}") from None
 
     def _refuse_doctype(self, *_: Any) -> None:
