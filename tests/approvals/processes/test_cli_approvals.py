@@ -240,7 +240,9 @@ def on_terminal(interlock: Interlock, typed: str, *arguments: str) -> int:
             stderr=inner,
         )
         os.write(outer, typed.encode())
-        return process.wait(PATIENCE_S)
+        code = process.wait(PATIENCE_S)
+        print(os.read(outer, 65536).decode())  # what the person saw, for a test that fails
+        return code
     finally:
         os.close(inner)
         os.close(outer)

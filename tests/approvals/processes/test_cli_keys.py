@@ -130,7 +130,10 @@ def typed(interlock: Interlock, *arguments: str, words: tuple[str, ...]) -> tupl
     with os.fdopen(terminal, "r+b", buffering=0) as line:
         for word in words:
             while not said.endswith(b": "):
-                said += line.read(1)
+                try:
+                    said += line.read(1)
+                except OSError:  # the program has ended
+                    raise AssertionError(said.decode()) from None
             line.write(word.encode() + b"\n")
             said += b"\n"
         try:
