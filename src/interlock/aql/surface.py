@@ -123,7 +123,7 @@ class AqlSurface:
     # Calls
 
     def call_tool(self, client_request: ClientRequest) -> Call:
-        """Start what a `tools/call` asks for, and return the running call.
+        """Start the operation or the batch that a `tools/call` requests, and return the running call.
 
         The call runs an operation or a batch of an endpoint tool, or refuses an unknown tool.
         """
@@ -470,7 +470,9 @@ class AqlSurface:
         return self._listed[1]
 
     def list(self, method: str, key: ViewKey, params: dict[str, Raw], era: Era) -> bytes | Refusal:
-        """Return the endpoint tools. Prompts and resources are those of the flat namespace."""
+        """Return one of the lists that a client sees. The tools are the endpoint tools; prompts and resources are those
+        of the flat namespace.
+        """
         if method != TOOLS_LIST:
             return self._flat.list(method, key, params, era)
         items = self.tools()

@@ -103,8 +103,8 @@ def load(
 
 
 def _guarded_paths(file: Path, settings: Settings, layers: tuple[Layer, ...]) -> tuple[Path, ...]:
-    """Return the path of the strongest configuration file as it was looked for, and with its symbolic links resolved,
-    also if there is no such file. Return nothing if the data folder was named elsewhere than in a file.
+    """Return the path of the configuration file with the highest precedence, as it is written and with symbolic links
+    resolved, even if there is no such file. Return nothing if the data folder was not set by a configuration file.
     """
     at = settings.written.get(("", "data"))
     if at is not None and not any(at.layer is layer for layer in layers):

@@ -66,7 +66,7 @@ def _fingerprints(value: Any, _: Any) -> list[str]:
 
 
 def _drop_added(signed: Any, written: Any, _: Any) -> Any:
-    """Return the written items without those that are not signed. `signed` holds fingerprints of the signed items."""
+    """Return those written items that were also signed. `signed` holds fingerprints of the signed items."""
     signed = frozenset(signed)
     if isinstance(written, Mapping):
         return {name: each for name, each in written.items() if fingerprint((name, each)) in signed}
@@ -107,8 +107,8 @@ def _remember_file(path: Path | None, _: Any) -> dict[str, str] | None:
 
 
 def _join_files(signed: Any, written: Path | None, _: Any) -> Path | None:
-    """Return the file with the content that was signed: the written one, or the one that was signed. If neither has it,
-    return None.
+    """Return the path of a file with the signed content: the written path or else the signed one. Return None if
+    neither file has this content.
     """
     if signed is None or written is None:
         return None

@@ -213,7 +213,7 @@ REACHES: Final = (*PROGRAMS, "docker", "url")  # the keys of which a server has 
 
 
 class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a server that apply in whatever way the node reaches it.
+    """The settings of a server that do not depend on how the node reaches the server.
 
     Keys:
         roots: The folders it is told as roots, whatever clients say. Default: files, else the folders in args.
@@ -390,9 +390,7 @@ def _join_server(stored: Any, written: ServerPlan) -> ServerPlan:
 
 
 def _join_limits(stored: dict[str, Any], reach: Spawn) -> Spawn:
-    """Return a program with the limits of the sandbox or container in which it was signed. In a container, they are
-    options of the container, and otherwise those of a sandbox.
-    """
+    """Return a program whose sandbox or container permits no more than the one that was signed."""
     signed = msgspec.convert(stored, SandboxPlan, dec_hook=lambda wanted, value: wanted(value))
     written = reach.container
     joined = _join_sandboxes(signed, reach.sandbox if written is None else written)

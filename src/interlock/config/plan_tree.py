@@ -70,7 +70,9 @@ _PARENTS: Final = Many(
 
 
 def _parent_print(parent: ParentPlan) -> str:
-    """Return the fingerprint of a parent, which includes the content of the CA certificates that it is believed by."""
+    """Return the fingerprint of a parent. It covers the content of the CA certificates that prove the parent's
+    identity.
+    """
     return fingerprint(parent if parent.ca_file is None else (parent, file_digest(parent.ca_file)))
 
 

@@ -165,8 +165,8 @@ class RequestQueue:
         self._is_unanswered = False
 
     def answer(self, request: DeviceRequest, outcome: CallOutcome) -> None:
-        """End a request that the device has answered. Repetitions of it that have not left this machine are
-        withdrawn.
+        """End a request that the device has answered. If a repetition of the request still waits to be sent, withdraw
+        the repetition.
         """
         del self.in_flight[request.id]
         request.end(outcome)
@@ -175,8 +175,8 @@ class RequestQueue:
             self._withdraw(request)
 
     def abandon(self, request: DeviceRequest) -> None:
-        """Stop waiting for a request, because its client has cancelled it. If it was sent, the device counts as busy
-        until it answers or the request times out.
+        """Stop waiting for a request that its client has cancelled. If the request was already sent, the device counts
+        as busy until it answers or the request times out.
         """
         request.on_done = None
         request.attempts = 0

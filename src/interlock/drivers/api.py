@@ -453,7 +453,7 @@ class AddedTool(
 
 
 class Trial(Struct, frozen=True, kw_only=True):
-    """A server that was tried out: what its driver would be. Nothing is written yet.
+    """A server that was tried out, and the driver that would be written for it. Nothing is written yet.
 
     Members:
         id: The id of the trial, with which the server is added.

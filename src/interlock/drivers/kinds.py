@@ -240,7 +240,7 @@ def path_of(folder: Path, text: str) -> Path:
 def _sandbox_plan(
     driver: Driver, installed: Installed, home: Path, place: Callable[[str], Path], real_paths: Mapping[Path, Path]
 ) -> SandboxPlan:
-    """Return what the sandbox lets a server read, write, reach and start.
+    """Return the plan of a server's sandbox: the paths, hosts and programs that the server may use.
 
     If the driver has no sandbox block, the paths among its arguments are opened (AIP-security-5). `place` turns a path
     of the file into an absolute one. `real_paths` are the accepted targets of links, which must not change after the

@@ -214,8 +214,8 @@ class TrialRunner:
 
 
 class _TrialEvents(LinkEvents):
-    """Handler of what servers send during a trial. There is no client, so questions are refused and messages
-    discarded.
+    """Handler of the requests and messages that a server sends during a trial. There is no client, so questions are
+    refused and messages are discarded.
     """
 
     def on_question(self, link: ConnectedLink, asking: QuestionOrigin) -> Refusal | None:

@@ -50,9 +50,8 @@ class MessagePipe(Protocol):
     """A bidirectional pipe of complete messages."""
 
     def send(self, message: bytes) -> bool:
-        """Queue one message and return True.
-
-        Return False, and send nothing, if the pipe is closed or closing, or if the peer does not read.
+        """Queue one message and return True. Return False, and send nothing, if the pipe is closed or closing, or if
+        the peer does not read.
         """
 
     def close(self, code: int = NORMAL, reason: str = "") -> None:
@@ -93,7 +92,7 @@ class PacedDelivery(msgspec.Struct, eq=False, kw_only=True):
     last: Callable[[], None] | None = None
 
     def on_next(self, message: Any) -> None:
-        """Handle one message."""
+        """Handle one delivered message. A subclass implements this method."""
         raise NotImplementedError
 
     def hold_reading(self, wanted: bool) -> None:

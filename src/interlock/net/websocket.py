@@ -113,9 +113,8 @@ class FramedPipe(asyncio.Protocol):
         self._ending: asyncio.TimerHandle | None = None
 
     def send(self, message: bytes) -> bool:
-        """Queue one message and return True.
-
-        Return False, and send nothing, if the pipe is closed or closing, or if the peer does not read.
+        """Queue one message and return True. Return False, and send nothing, if the pipe is closed or closing, or if
+        the peer does not read.
 
         The frame is built here and not by the package. It is written at the end of this turn of the loop, together with
         everything else that is sent in it.

@@ -119,9 +119,7 @@ class CapabilityParts:
 
 
 class LocalLinks:
-    """The part of a node that adds the node's own tools to the catalog when it is opened, and removes them when it is
-    closed.
-    """
+    """The part of a node that offers the node's own tools. They are in the catalog from `open` until `close`."""
 
     def __init__(self, catalog: Catalog, root_segment: str | None, links: tuple[LocalLink, ...]) -> None:
         self._catalog, self._root_segment, self._links = catalog, root_segment, links

@@ -153,8 +153,8 @@ async def prepare_stores(loaded: Loaded, clock: Clock) -> Plan:
 
 
 async def find_start_conflict(loaded: Loaded, clock: Clock) -> StartConflict | None:
-    """Return how the node that would start differs from the one that the configuration belongs to, or None if it does
-    not. Raise StoreError if a store cannot be used.
+    """Return how the node that would start differs from the node to which the configuration belongs. Return None if
+    they are the same node. Raise StoreError if a store cannot be used.
     """
     plan, now = loaded.plan, clock.wall()
     conflict = await _find_foreign_store(loaded, now)
@@ -166,7 +166,9 @@ async def find_start_conflict(loaded: Loaded, clock: Clock) -> StartConflict | N
 
 
 async def _find_foreign_store(loaded: Loaded, now: float) -> StartConflict | None:
-    """Return the conflict if the store is on servers that no one signed: these are not even connected to."""
+    """Return a conflict if the configuration names NATS servers that no one has signed. The node does not even connect
+    to such servers.
+    """
     if loaded.plan.store.backend == "sqlite":
         return None
     own = build_store("sqlite", loaded.plan.data)
@@ -175,8 +177,9 @@ async def _find_foreign_store(loaded: Loaded, now: float) -> StartConflict | Non
 
 
 async def _describe_start(plan: Plan, store: Store, local: Store, now: float) -> GuardedStart:
-    """Return the record of the node that would start with these opened stores, with the keys of its approvers. If
-    replicas share a store, copy the aggregator's identity from it. Raise StoreError if a store cannot be used.
+    """Return a record of the node that would start with these opened stores: which node it is, and the keys of its
+    approvers. If replicas share a store, copy the node's identity from there. Raise StoreError if a store cannot be
+    used.
     """
     if local is not store:
         await adopt_identity(plan.data, store.kv, now)
@@ -448,7 +451,9 @@ def _started_programs(plan: Plan, keepers: Mapping[str, Keeper]) -> list[ServerP
 
 
 class LinkParts:
-    """The parts of a node for links: those to configured servers, and what connecting to any server needs."""
+    """The parts of a node for links: the links to configured servers, and the objects that every new connection to a
+    server needs.
+    """
 
     def __init__(
         self, plan: Plan, files: tuple[Path, ...], stores: StoreParts, approvals: ApprovalParts, calls: CallParts

@@ -62,7 +62,7 @@ class Reload:
         guard_changes: GuardChanges | None = None,
     ) -> None:
         """Prepare to watch `paths`. `steps` maps a key or section to the function that applies a change of it.
-        `guard_changes` holds back what loosens the guard and is not signed.
+        `guard_changes` holds back unsigned changes that loosen the guard.
         """
         self._guard_changes = guard_changes
         self._read, self._paths, self._steps, self._clock = read, paths, steps, clock

@@ -190,7 +190,9 @@ class FileInput:
 async def open_output(
     descriptor: int, make_protocol: Callable[[], asyncio.BaseProtocol] = asyncio.BaseProtocol
 ) -> asyncio.WriteTransport:
-    """Open a descriptor for writing. The transport closes it, so that it must be a copy of what others hold."""
+    """Open a descriptor for writing. The transport closes the descriptor, so pass a copy if the original is still
+    needed.
+    """
     if is_never_waited_for(descriptor):
         return cast(asyncio.WriteTransport, FileOutput(descriptor))
     output = os.fdopen(descriptor, "wb", buffering=0)
@@ -361,9 +363,8 @@ class Child(asyncio.SubprocessProtocol):
             self._spawned.set()
 
     def send(self, message: bytes) -> bool:
-        """Queue one message and return True.
-
-        Return False, and send nothing, if the child is gone or being stopped, or if it does not read.
+        """Queue one message and return True. Return False, and send nothing, if the child is gone or being stopped, or
+        if it does not read.
         """
         stdin = self._stdin
         if stdin is None or self._full or stdin.is_closing():

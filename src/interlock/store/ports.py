@@ -39,8 +39,8 @@ class Entry(msgspec.Struct, frozen=True):
     expires_at: float | None = None
 
     def decode(self, kind: type[T], what: str, remedy: str = "put a backup of the store in its place") -> T:
-        """Decode the value as a record. Raise Damaged, which says what it is about and how to repair it, if that is
-        impossible.
+        """Decode the value as a record of this type. Raise Damaged if that is impossible. `what` names the record in
+        the message, and `remedy` says how to repair it.
         """
         try:
             return msgspec.json.decode(self.value, type=kind)
@@ -149,8 +149,8 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Following(Protocol[T_co]):
-    """An async iterator over changes or records. It ends when it or the store is closed. After a time in which the
-    store was unreachable, it continues where it was.
+    """An async iterator over changes or records, which ends when the iterator or the store is closed. If the store is
+    unreachable for some time, the iteration later continues at the same place.
     """
 
     def __aiter__(self) -> Self: ...
@@ -224,7 +224,7 @@ def expiry(now: float, ttl_s: float | None) -> float | None:
 
 
 class NatsServers(msgspec.Struct, frozen=True, kw_only=True):
-    """The addresses of the NATS servers that a store uses, and what is needed to connect to them."""
+    """The addresses of the NATS servers that a store uses, with the credentials and the CA certificates for them."""
 
     urls: tuple[str, ...]
     secret: Callable[[], Awaitable[str | None]] | None = None  # what `credentials` reads

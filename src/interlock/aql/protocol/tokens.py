@@ -45,7 +45,7 @@ class TokenNote(msgspec.Struct, frozen=True):
 
 
 class _Token(msgspec.Struct):
-    """An issued token."""
+    """An issued confirmation token: for which call and until when it is valid."""
 
     owner: str  # the session or the principal
     principal: str

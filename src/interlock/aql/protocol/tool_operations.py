@@ -483,7 +483,7 @@ class _TypeNames:
         return name
 
     def _spend_on(self, schema: Any) -> None:
-        """Charge for reading one schema: a step, and more for long lists in it."""
+        """Count the effort of reading one schema. Long lists in the schema count more."""
         if isinstance(schema, Mapping):
             listed = sum(len(each) for each in schema.values() if isinstance(each, list | Mapping))
             self._effort.spend(1 + (len(schema) + listed) // MEMBERS_PER_STEP)

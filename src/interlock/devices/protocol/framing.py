@@ -284,8 +284,8 @@ class SofFraming(Framing):
         del self._begun[:at]
 
     def _frame_at(self, data: bytes, at: int) -> tuple[bytes | str, int]:
-        """Read the frame that begins at index `at`. Return its message, or a word for why it is invalid, and the index
-        of its end.
+        """Read the frame that begins at index `at`. Return its message and the index of its end. For an invalid frame,
+        return a word for the reason instead of the message.
         """
         left = len(data) - at
         if left < 2:

@@ -152,7 +152,7 @@ META = "_meta"
 
 
 def without_metadata(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments without `_meta` and without what MCP-AX adds (AX-8.2-5)."""
+    """Return the arguments of a call without `_meta` and without the members that MCP-AX adds (AX-8.2-5)."""
     return {
         name: _stripped(value)
         for name, value in arguments.items()

@@ -179,7 +179,9 @@ def _comment(tool: ToolDescription) -> list[str]:
 
 
 def _layout(word: str, fields: tuple[Field, ...], order: str | None) -> Iterator[str]:
-    """Yield the lines that describe a layout: by byte if there is a byte order, otherwise by position."""
+    """Yield a line for each field of a message layout. The line has the byte offset of the field if `order` names a
+    byte order, otherwise the position of the field.
+    """
     at = 0
     for position, field in enumerate(fields):
         scaled = f", times {field.scale:g}" if field.scale != 1 else ""

@@ -247,7 +247,7 @@ def _ask_about_tools(
     invocation: Invocation, tools: "tuple[AddedTool, ...]", yes: bool, no_trust: bool
 ) -> "tuple[Mapping[str, ToolClass], bool]":
     """Ask the user about the classes of the proposed tools. Return the classes that the user chose, and whether the
-    proposed classes of the other tools are accepted.
+    other tools get the classes that were proposed for them.
 
     With `yes`, all proposed classes are accepted without asking. Otherwise, if no person can be asked, a class that
     only the name or schema of a tool suggests, or nothing at all, is not accepted, and the tool stays undecided.

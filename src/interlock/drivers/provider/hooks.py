@@ -315,7 +315,7 @@ class DriverHooks:
     problems: tuple[FileProblem, ...]
 
     def makes_arguments(self, bound: Bound) -> bool:
-        """Return whether a hook takes part in making the arguments of calls."""
+        """Return whether a hook of driver.py helps to make the arguments of calls."""
         return self.entry.builds or any(each.transform is not None for each in bound.feeding.inputs.values())
 
     async def arguments(

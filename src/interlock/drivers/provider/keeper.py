@@ -330,8 +330,8 @@ LOOK_AGAIN_S: Final = 1.0  # for a place that processes of other servers leave: 
 
 
 class Instance:
-    """A process of a driver's server, or a connection to it. `who` is the tenant or user that it belongs to, or None if
-    all callers share it.
+    """A process of a driver's server, or a connection to the server. `who` is the tenant or user for which it is
+    reserved, or None if all callers share it.
     """
 
     def __init__(self, who: str | None, keeper: DriverKeeper, now: float) -> None:

@@ -233,8 +233,8 @@ class DriverService:
         )
 
     async def try_out(self, adder: ServerAdder, request: DriverRequest, by: str) -> TriedServer:
-        """Install a server and start it once to list its tools. Raise Refused if it cannot be added, and StoreError if
-        the store fails.
+        """Install a server and start it once to list its tools. Raise Refused if the server cannot be added, and
+        StoreError if the store fails.
         """
         # A trial installs a package and starts processes, so an operator's requests run one after the other.
         async with self._adding:

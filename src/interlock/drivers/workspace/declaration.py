@@ -181,8 +181,8 @@ class ParsedFolder(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """A driver as its files declare it, with its contracts and secrets. `state` is None if it can be started as soon as
-    a person trusts it.
+    """A driver as its files declare it, with its contracts and secrets. If `state` is None, the driver can be started
+    as soon as a person trusts it.
     """
 
     key: str  # id@major; the path of the folder if the file cannot be read

@@ -544,8 +544,8 @@ def _copy_value(pointer: str, source: Mapping[str, Any], target: Any) -> None:
 
 
 def next_version(before: Mapping[str, Any], after: Mapping[str, Any]) -> str:
-    """Return the next version: a new major version if the identity of the driver changed (AIP-identity) or one of the
-    two cannot be read, else a new patch. Return 1.0.0 if the old version is invalid.
+    """Return the version for a changed driver: a new major version if the driver's identity changed (AIP-identity) or
+    cannot be compared, otherwise a new patch version. Return 1.0.0 if the previous version is invalid.
     """
     written = str(before.get("version", ""))
     match = re.match(r"(\d{1,9})\.(\d{1,9})\.(\d{1,9})", written)

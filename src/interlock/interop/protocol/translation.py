@@ -331,7 +331,9 @@ class Translator:
         return {name: self._header_value(place_name("headers", name), name, text) for name, text in headers.items()}
 
     def _header_value(self, place: str, name: str, text: str) -> str:
-        """Translate a header value and keep the scheme of an Authorization header readable: Bearer ${secrets.X}."""
+        """Translate the value of a header. A scheme such as Bearer stays in front of the placeholder: Bearer
+        ${secrets.X}.
+        """
         scheme = _SCHEME.fullmatch(text)
         if scheme is None:
             return self._text(place, name, self._parts(text))

@@ -92,7 +92,7 @@ def _missing_secrets(loaded: Loaded) -> Iterator[Problem]:
 
 
 def list_tokens(invocation: Invocation) -> tuple[Token, ...]:
-    """Return the tokens of a node, or of its data folder if it does not run. Return none if they cannot be read."""
+    """Return the tokens of a running node, or those in its data folder. Return no tokens if they cannot be read."""
     from interlock.cli.client.offline import OfflineNode
 
     try:

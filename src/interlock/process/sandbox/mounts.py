@@ -477,7 +477,8 @@ def _mount_options(mount: Mount, nothing: Path | None) -> tuple[str, ...]:
 
 @functools.lru_cache(maxsize=1)
 def bubblewrap() -> Bubblewrap:
-    """Return the tool, after searching for it and trying it once. Raise SandboxFailed if it does not work.
+    """Return the program bwrap of this machine, after searching for it and trying it out. Raise SandboxFailed if it
+    does not work.
 
     This call blocks for some milliseconds. Only success is remembered: after a failure the next call tries again.
     """

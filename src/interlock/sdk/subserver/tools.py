@@ -244,8 +244,8 @@ def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object
 
 
 async def call_function(function: Callable[..., Any], arguments: dict[str, Any]) -> Any:
-    """Call a function and return its result. A function that is not async runs in a daemon thread, so that it cannot
-    keep the process from ending when it hangs.
+    """Call a function and return its result. A function that is not async runs in a daemon thread, which does not
+    prevent the process from ending if the function hangs.
     """
     if inspect.iscoroutinefunction(function):
         return await function(**arguments)

@@ -96,7 +96,7 @@ STALE_TRIES = 20  # a server that follows its leader catches up in milliseconds
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A message of a stream."""
+    """A message of a stream, with its subject, sequence number, headers and data."""
 
     subject: str
     sequence: int
@@ -161,8 +161,8 @@ class JetStream:
             self._created[stream] = str(stream_info.get("created"))
 
     async def confirm(self, stream: str, read: int = 0) -> int:
-        """Return the last sequence of the stream. Raise Damaged if the stream was replaced, or if an older state of it
-        was restored, so that it ends before `read`, the highest sequence that this process has read.
+        """Return the last sequence of the stream. Raise Damaged if the stream was replaced or restored from an older
+        state. Such a stream ends before `read`, the highest sequence that this process has read.
         """
         try:
             info = await self.connection.api(f"STREAM.INFO.{stream}")
@@ -226,8 +226,8 @@ class JetStream:
             raise Unavailable("the NATS servers have no leader for the stream now") from None
 
     async def last(self, stream: str, subject: str) -> Stored | None:
-        """Return the last message of a subject, or None if there is none. The leader of the stream is asked. `subject`
-        may contain wildcards.
+        """Return the newest message of a subject on the leader of the stream, or None if there is none. `subject` may
+        contain wildcards.
         """
         return await self._get(stream, last_by_subj=subject)
 

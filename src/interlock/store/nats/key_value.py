@@ -316,8 +316,8 @@ class NatsKeyValue:
         return watch
 
     def _take(self, message: Msg, sequence: int) -> None:
-        """Handle a message that the reader received: pass it to the watches, hold it back while this process writes the
-        same key, or skip it because this process has overwritten it.
+        """Handle a message that the reader received. Pass it to the watches, unless this process has overwritten the
+        value since. While this process itself writes the same key, hold the message back.
         """
         stored = jetstream.Stored(message.subject, sequence, dict(message.headers or {}), message.data)
         own = self._own.get(stored.subject, 0)

@@ -268,8 +268,8 @@ def open_for_reading(path: Path, schema: Schema, busy_timeout_s: float = BUSY_TI
 
 
 def _make_private(path: Path) -> None:
-    """Create the folder and the file if they are missing, and let only their owner access them. Also restrict an
-    existing file. Raise FolderUnusable if that fails.
+    """Create the folder and the file if they are missing, so that only their owner can access them. Restrict an
+    existing file to its owner too. Raise FolderUnusable if that fails.
     """
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)

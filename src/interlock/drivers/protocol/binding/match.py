@@ -355,8 +355,8 @@ def contract_misfits(driver: Driver, binding: ToolBinding, contract: Contract) -
 def match(
     driver: Driver, binding: ToolBinding, contract: Contract, tool: Mapping[str, Any], *, entry: HookEntry | None = None
 ) -> Bound | tuple[FileProblem, ...]:
-    """Check whether a server's tool keeps the contract that a driver binds to it. Return the checked binding, or the
-    problems.
+    """Check whether a server's tool satisfies the contract that a driver binds to the tool. Return the checked binding,
+    or the problems.
 
     `tool` is the decoded item of tools/list. `entry` describes the driver's driver.py; values that a hook returns are
     not compared in advance.

@@ -370,7 +370,8 @@ def _check_command(pointer: str, command: str, findings: FileFindings) -> None:
 
 
 def _check_auth(driver: Driver, findings: FileFindings) -> None:
-    """Check the block auth: its inventory, the secrets of its state, and how it notices an expired login.
+    """Check the block auth of a driver: the file that describes its secrets, the secrets that its login stores, and the
+    rule that detects an expired login.
 
     Its state.env names secrets that a login needs. These secrets are not passed to the server.
     """

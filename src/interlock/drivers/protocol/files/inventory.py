@@ -192,7 +192,7 @@ def lines_to_describe(driver: Driver, name: str, slug: str) -> str:
 
 
 def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) -> str:
-    """Return what a person must add, and to which file, so that the driver gets a secret.
+    """Return the lines that a person must add to DRIVER.md or SECRETS.md so that the driver may use a secret.
 
     `is_beside` tells whether the secret is described in the SECRETS.md in the driver's folder; None means unknown.
     `has_access` tells whether its entry already has an access block.

@@ -182,7 +182,9 @@ def _pad(written: list[int]) -> Numbers:
 
 
 def _below_next(written: list[int]) -> _RangeBound:
-    """Return the limit below the next version after `written`. Pre-releases of that next version are excluded too."""
+    """Return the upper limit of a version range: below the next version after `written`, and below the pre-releases of
+    that next version.
+    """
     return _RangeBound("<", SemanticVersion(_pad([*written[:-1], written[-1] + 1]), _LOWEST))
 
 
