@@ -345,7 +345,7 @@ class RevealCode(RequestBody, frozen=True, kw_only=True):
 
 
 class EditProposal(RequestBody, frozen=True, kw_only=True):
-    """New params for a proposal in a room.
+    """A request to replace the params of a proposal in a room.
 
     Members:
         params: The whole params of the proposed method, as they are to be sent.
@@ -381,7 +381,7 @@ class SignApproval(RequestBody, frozen=True, kw_only=True):
 
 
 class InvitePasskey(RequestBody, frozen=True, kw_only=True):
-    """An invitation to make a passkey.
+    """A request to invite a person to create a passkey.
 
     Members:
         name: Whose passkey it will be.

@@ -46,14 +46,16 @@ class DecisionReceiver:
         return approval
 
     async def refresh(self) -> None:
-        """Load the current state of what approvals of this kind are about, before a decision is checked."""
+        """Load the current state of the subject of an approval, such as a driver folder, before a decision about it is
+        checked.
+        """
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether what the approval is about has not changed since a person saw it."""
+        """Return whether the subject of an approval, such as a driver, is still the same as when a person saw it."""
         return True
 
     def find_obstacle(self, approval: Approval) -> Refusal | None:
-        """Return why the decision could not be carried out now, or None if it could."""
+        """Return why an approval could not be carried out now, or None if it could."""
         return None
 
     def find_refusal(self, approval: Approval, decision: Decision, key: str | None) -> Refusal | None:
@@ -93,12 +95,13 @@ class DecisionService:
         answer: str | None = None,
         code: str | None = None,
     ) -> Approval | Refusal:
-        """Approve what waits. This takes the proof of a person, unless the role of an operator is enough.
+        """Approve a pending approval. A person's proof is required, except for those approvals for which the role of an
+        operator is enough.
 
         `answer` is the chosen answer if several are possible. `by` is the principal that delivered the decision; the
         proof identifies who made it. `code` is the setup code, which replaces the proof for the first approver.
         """
-        open_ = self._open(id, answer)
+        open_ = self._find_answerable(id, answer)
         if isinstance(open_, Refusal):
             return open_
         approval, answer = open_
@@ -134,21 +137,19 @@ class DecisionService:
         return self.receivers.get(approval.source if is_by_source else approval.kind)
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether the approved action would still run exactly as it was shown."""
+        """Return whether the approved action would still be carried out exactly as it was shown to a person."""
         receiver = self.find_receiver(approval)
         return (receiver is None or receiver.is_current(approval)) and self.is_call_current(approval)
 
     def receive(self, source: Source, receiver: DecisionReceiver) -> None:
-        """Pass later decisions of this source to `receiver`, which carries them out. Drivers use this, so that a node
-        without drivers does not import their modules.
-        """
+        """Register the receiver that carries out later decisions on approvals of this source."""
         self.receivers[source] = receiver
 
     def question(self, id: str, answer: str | None) -> ProofQuestion | Refusal:
-        """Return what a proof must sign to approve with this answer, or a refusal if that is not possible. With the
-        answer REVEAL, the proof is for seeing the code.
+        """Return the facts that a proof must sign to approve with this answer, or a refusal if that is not possible.
+        With the answer REVEAL, the proof allows its signer to see the code.
         """
-        open_ = self._open(id, None if answer == REVEAL else answer)
+        open_ = self._find_answerable(id, None if answer == REVEAL else answer)
         if answer == REVEAL and not isinstance(open_, Refusal):
             return self._proof_request(open_[0], REVEAL)
         return open_ if isinstance(open_, Refusal) else self._proof_request(*open_)
@@ -157,7 +158,7 @@ class DecisionService:
         """Return the verification code or the token of an approval to an operator with a valid proof. Access to the
         machine alone is not enough.
         """
-        open_ = self._open(id, None)
+        open_ = self._find_answerable(id, None)
         if isinstance(open_, Refusal):
             return open_
         verified = await self._verify_proof(open_[0], REVEAL, proof)
@@ -181,8 +182,10 @@ class DecisionService:
             return Refusal(INVALID_PARAMS, "not_returnable", details)
         return await self._decide(id, decision, redeem_until=None)
 
-    def _open(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:
-        """Return an approval that can be approved now, with the chosen answer, or a refusal."""
+    def _find_answerable(self, id: str, answer: str | None) -> tuple[Approval, str | None] | Refusal:
+        """Return an approval that can still be approved, together with the chosen answer. Return a refusal if there is
+        none, or if the answer is missing or impossible.
+        """
         approval = self.inbox.get(id)
         if approval is None:
             return records.UNKNOWN

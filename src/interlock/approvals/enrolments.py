@@ -50,8 +50,8 @@ class KeyRevocation:
     clock: Clock
 
     async def open(self) -> None:
-        """End the approvals and grants of anchors that were removed from the configuration while the node was not
-        running. Raise StoreError if the store fails.
+        """End the approvals and grants whose approver's anchor was removed from the configuration while the node was
+        stopped. Raise StoreError if the store fails.
         """
         await self.void_unfounded()  # AX-11.3-9: an anchor that left
 
@@ -69,7 +69,8 @@ class KeyRevocation:
         return prints
 
     async def void_unfounded(self) -> list[Approval]:
-        """End unused approvals and standing grants that were given by somebody who may no longer approve (MCP-AX 11.3).
+        """End the unused approvals and the standing grants of approvers that are no longer allowed to approve them
+        (MCP-AX 11.3).
 
         Return the approvals that were ended. Raise StoreError if the store fails.
         """
@@ -206,7 +207,7 @@ class Enrolments(DecisionReceiver):
 
     @property
     def has_approver(self) -> bool:
-        """Return whether an approver was ever enrolled. Removing it from the configuration does not change that."""
+        """Return whether an approver was ever enrolled, even if it has been removed from the configuration."""
         return bool(self._enrolled)
 
     @property
@@ -273,7 +274,9 @@ class Enrolments(DecisionReceiver):
         return await self._inbox.raise_(draft)
 
     def _params(self, plan: AnchorPlan) -> bytes:
-        """Encode what a person is shown about an anchor before its enrolment, including the thumbprints of its keys."""
+        """Return the encoded facts about an anchor that a person is shown before its enrolment, including the
+        thumbprints of its keys.
+        """
         identity = self._anchors.identity(plan)
         is_url = isinstance(plan.jwks, str)
         shown = _Shown(
@@ -289,8 +292,8 @@ class Enrolments(DecisionReceiver):
     # Deciding
 
     def judge_code(self, code: str) -> Proof | Refusal:
-        """Check the setup code, which replaces a proof as long as the node has no approver. Return the proof to record,
-        or a refusal.
+        """Check the setup code that a person typed, which replaces a proof as long as the node has no approver. Return
+        the proof to store with the decision, or a refusal.
         """
         right = self.setup_code
         if right is None:
@@ -357,7 +360,7 @@ class Enrolments(DecisionReceiver):
 
 
 class _Shown(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The facts about an anchor that a person sees before approving its enrolment."""
+    """The facts about an anchor that a person is shown before approving its enrolment, as they are encoded."""
 
     name: str
     approves: tuple[str, ...]

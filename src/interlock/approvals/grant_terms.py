@@ -31,7 +31,7 @@ _SEPARATING: Final = frozenset("./\\%~:")
 
 
 def find_folder(text: str) -> str | None:
-    """Return the folder that the text names, in the form that is signed. Return None if the text is not a path, or the
+    """Return a folder's path without redundant parts, as it is signed. Return None if the text is not a path, or if the
     folder is too wide, such as `/`.
     """
     parts = _find_path_parts(text)
@@ -102,7 +102,9 @@ class BadRules(ValueError):
 
 
 def pointer_of(name: str) -> str:
-    """Return the JSON pointer of an argument. `name` is the key of the argument or already a pointer."""
+    """Return the JSON pointer of an argument. `name` is the key of the argument, or a pointer, which is returned
+    unchanged.
+    """
     return name if name.startswith("/") else f"/{pointer_step(name)}"
 
 
@@ -124,8 +126,8 @@ def find_violation(rules: Sequence[GrantRule], arguments: Mapping[str, Any]) -> 
 
 
 def completed_rules(rules: Sequence[GrantRule], arguments: Mapping[str, Any]) -> tuple[GrantRule, ...]:
-    """Add a rule for each argument of a call that has no rule yet: the argument must equal its value in this call.
-    Raise BadRules if the rules do not allow the call itself.
+    """Return the rules, with a rule added for each argument of a call that has none: the argument must equal its value
+    in this call. Raise BadRules if the rules would not cover the call itself.
     """
     check_rules(rules)
     tree = _tree(rules)
@@ -140,8 +142,8 @@ def completed_rules(rules: Sequence[GrantRule], arguments: Mapping[str, Any]) ->
 
 
 def proposed_rules(arguments: Mapping[str, Any]) -> tuple[GrantRule, ...]:
-    """Propose rules for calls like this one: paths in the same folder and numbers up to this one. No rule is
-    proposed for other arguments, which must stay the same.
+    """Propose rules that also cover similar calls: a path may be any path in the same folder, and a number any number
+    up to this one. For other arguments no rule is proposed.
     """
     rules = []
     for key, value in arguments.items():
@@ -158,8 +160,8 @@ def proposed_rules(arguments: Mapping[str, Any]) -> tuple[GrantRule, ...]:
 
 
 def rule_text(rule: GrantRule) -> str:
-    """Describe what an argument must be, as the rest of a sentence that begins with "must be". The text is never
-    shortened, because a person signs it.
+    """Describe which values of an argument a rule allows, as the rest of a sentence that begins with "must be". The
+    text is never shortened, because a person signs it.
     """
     match rule.kind:
         case "equals":

@@ -57,7 +57,9 @@ _REASON: Final = (
 
 
 async def find_plan_in_effect(written: Plan, shared: KeyValue, local: KeyValue, now: float) -> Plan:
-    """Return the plan with which a node starts: the written one, without what loosens the guard and is not signed."""
+    """Return the plan with which a node starts: the written configuration without the values that loosen the guard and
+    are not signed.
+    """
     signed = await _read_signed(local, now)
     has_approver = bool(await shared.entries(ENROLLED, now))
     if signed is None:
@@ -73,7 +75,9 @@ async def find_unsigned(written: Plan, local: KeyValue, now: float) -> tuple[str
 
 
 async def sign_first(written: Plan, local: KeyValue, now: float) -> None:
-    """Let the written plan count as signed if nothing does yet: its approver was enrolled before the first start."""
+    """Store the values of the written plan as signed if no values are signed yet. This is for an approver that was
+    enrolled before the first start.
+    """
     # AX-11.N-12
     if await _read_signed(local, now) is None:
         await local.put(BUCKET, KEY, msgspec.json.encode(signed_values(written)), now)
@@ -82,8 +86,9 @@ async def sign_first(written: Plan, local: KeyValue, now: float) -> None:
 async def accept_written(
     written: Plan, local: KeyValue, recorder: Recorder, now: float, *, by: str, key_print: str
 ) -> None:
-    """Let the written plan count as signed. `by` and `key_print` are the name and the thumbprint of the approver's key
-    that a person has opened for this at a terminal. Raise StoreError if the store or the audit log fails.
+    """Store the values of the written plan as signed, after an audit record about it. `by` and `key_print` are the name
+    and the thumbprint of the approver's key that a person has opened at a terminal. Raise StoreError if the store or
+    the audit log fails.
     """
     lines = limit_lines(await find_unsigned(written, local, now), LINES_MAX)
     # AX-11.N-8: on record before it counts
@@ -105,9 +110,10 @@ async def _read_bindings(local: KeyValue, now: float) -> dict[str, None]:
 
 
 class GuardChanges(DecisionReceiver):
-    """The comparison of the written configuration with the values that count as signed.
+    """The service that compares the written configuration with the values that approvers have signed. Values that
+    weaken the guard take effect only after an approver has signed them.
 
-    These are the values of the first start, all that an approver signed or that tightened the guard since, and what was
+    The signed values are those of the first start, all that an approver signed or that tightened the guard since, and what was
     written while no one could sign.
     """
 
@@ -146,8 +152,8 @@ class GuardChanges(DecisionReceiver):
         """Do nothing: there is nothing to close."""
 
     async def hold_back(self, written: Plan) -> Plan:
-        """Return the plan that counts while this one is written. Report what is held back, once. Raise StoreError if
-        the store fails.
+        """Return the plan that takes effect when `written` is the configuration: without values that loosen the guard
+        and are not signed. Report these values once. Raise StoreError if the store fails.
         """
         self._written = written
         await self._read()
@@ -177,12 +183,14 @@ class GuardChanges(DecisionReceiver):
 
     @property
     def _confirmed(self) -> dict[str, Any]:
-        """Return the signed values, with the uses of secrets that people confirmed when they set the secrets."""
+        """Return the signed values together with the uses that people confirmed when they set a secret."""
         return join_bindings(self._signed, self._bindings)
 
     @property
     def may_send_codes(self) -> bool:
-        """Return whether every channel that shows verification codes was signed, or was there at the first start."""
+        """Return whether every channel that shows verification codes has been signed or existed at the first start, so
+        that it may get codes.
+        """
         return hold_back(self._signed, self._written).approvals.channels == self._written.approvals.channels
 
     async def settle(self, approval: Approval) -> Approval | Refusal:
@@ -209,7 +217,9 @@ class GuardChanges(DecisionReceiver):
 
     @property
     def _signable(self) -> Plan:
-        """Return the plan that is signed. Uses of secrets that are confirmed already are not shown, and not signed."""
+        """Return the plan that approvers are asked to sign. It leaves out the uses of secrets that people have already
+        confirmed.
+        """
         withheld = frozenset(hold_back(self._confirmed, self._written).withheld_secrets)
         unsigned = hold_back(self._signed, self._written).withheld_secrets
         return msgspec.structs.replace(
@@ -217,7 +227,9 @@ class GuardChanges(DecisionReceiver):
         )
 
     async def _report(self, lines: tuple[str, ...], outcome: str) -> None:
-        """Record what loosens the guard, and ask the approvers to sign it, unless that was done already."""
+        """Write an audit record about the values that loosen the guard, and ask the approvers to sign them. Do nothing
+        if that was done for the same values.
+        """
         params = self._params()
         if params == self._reported:
             return
@@ -254,7 +266,7 @@ class GuardChanges(DecisionReceiver):
         )
 
     async def _read(self) -> None:
-        """Read what people said since about the destinations of secrets, and the signed values."""
+        """Read the signed values, and the destinations that people have confirmed for secrets, from the store."""
         self._bindings = await _read_bindings(self._kv, self._clock.wall())
         signed = await _read_signed(self._kv, self._clock.wall())
         if signed is not None:

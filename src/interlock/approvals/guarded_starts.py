@@ -35,7 +35,9 @@ _DIGEST_CHARS: Final = 32
 
 
 class GuardedStart(msgspec.Struct, frozen=True, kw_only=True):
-    """The record of a node that has approvers: its id, where it keeps what was signed, and the approvers' keys."""
+    """The record of a start of a node that has approvers: its id, its data folder and store, and the thumbprints of the
+    approvers' keys.
+    """
 
     node: str
     data: str
@@ -44,15 +46,17 @@ class GuardedStart(msgspec.Struct, frozen=True, kw_only=True):
     keys: tuple[str, ...] = ()  # thumbprints
 
     def store_differences(self, plan: Plan) -> tuple[str, ...]:
-        """Return a line if a plan names another store. Fewer servers of the same store are no other one."""
+        """Return a line if a plan names another store than this record. A plan that names fewer servers of the same
+        store does not differ.
+        """
         if self.backend != plan.store.backend:
             return (f"store.backend: {self.backend} -> {plan.store.backend}",)
         added = [url for url in _urls(plan) if url not in self.urls]
         return (f"store.nats_url: {', '.join(self.urls)} -> {', '.join(_urls(plan))}",) if added else ()
 
     def differences(self, plan: Plan, other: "GuardedStart") -> tuple[str, ...]:
-        """Return a line for each way in which `other`, which would start with this plan, is another node, or keeps
-        elsewhere what was signed.
+        """Return a line for each difference between this record and a start with this plan, whose own record would be
+        `other`. The lines are about another data folder or store, or approvers that are missing.
         """
         lines = [f"data: {self.data} -> {other.data}"] if self.node != other.node else []
         lines += self.store_differences(plan)
@@ -81,7 +85,9 @@ class StartConflict(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def start_of(plan: Plan, prints: Iterable[str]) -> GuardedStart:
-    """Return the record of a node with this plan. `prints` are the thumbprints of the keys of its approvers."""
+    """Return the record of starting a node with this plan. `prints` are the thumbprints of the keys of
+    its approvers.
+    """
     return GuardedStart(
         node=own_identity(plan.data).aggregator_id,
         data=str(plan.data),
@@ -111,12 +117,12 @@ async def find_conflict(
         except FileNotFoundError:
             continue
         except OSError:
-            return _unreadable(record)
+            return _damaged_record(record)
     for place, value in records:
         try:
             before = msgspec.json.decode(value, type=GuardedStart)
         except msgspec.DecodeError:
-            return _unreadable(place)
+            return _damaged_record(place)
         # AX-11.N-11: another node, another store, or no approver any more
         lines = before.store_differences(plan) if start is None else before.differences(plan, start)
         if lines:
@@ -124,8 +130,10 @@ async def find_conflict(
     return None
 
 
-def _unreadable(record: Path | None) -> StartConflict:
-    """Return the conflict with a record that was damaged: it does not open the way."""
+def _damaged_record(record: Path | None) -> StartConflict:
+    """Return the conflict for a record that cannot be read. A damaged record prevents the start like a
+    different one.
+    """
     where = "the record in the data folder" if record is None else str(record)
     return StartConflict(lines=(f"{where} cannot be read",), keys=(), record=record)
 
@@ -155,13 +163,15 @@ async def remember_start(start: GuardedStart, files: Iterable[Path], local: KeyV
 
 
 async def forget_start(files: Iterable[Path], local: KeyValue) -> None:
-    """Remove the records of earlier starts, after a person has accepted another one. Raise StoreError if that fails."""
+    """Remove the records of earlier starts, because a person has accepted a different start. Raise StoreError if that
+    fails.
+    """
     for file in files:
         record_of(file).unlink(missing_ok=True)
     await local.delete(BUCKET, KEY)
 
 
 def record_of(file: Path) -> Path:
-    """Return the place of the record of a configuration file."""
+    """Return the path of the file that records the last guarded start with a configuration file."""
     digest = hashlib.sha256(os.fsencode(file)).hexdigest()
     return guarded_folder(os.environ) / f"{digest[:_DIGEST_CHARS]}.json"

@@ -132,7 +132,8 @@ Key = tuple[str, str]
 
 
 def key_of(approval: Approval) -> Key:
-    """Return the key that identifies what an approval is about. At most one live approval has the same key.
+    """Return the key under which approvals of the same subject are found: of the same call or the same definition. At
+    most one live approval has a given key.
 
     The key of a definition includes the tool, because two servers may define a tool alike, word for word.
     """
@@ -204,8 +205,8 @@ class Index:
         return self._pending.get(principal, {})
 
     def withdrawal_times(self, principal: str) -> list[float]:
-        """Return until when approvals that a principal withdrew still count against its limit on waiting approvals, by
-        the monotonic clock.
+        """Return one time of the monotonic clock for each approval that a principal withdrew. Until then, the approval
+        still counts against the limit on waiting approvals.
         """
         now = self.clock.now()
         left = [due for due in self._taken_back.get(principal, ()) if due > now]
@@ -261,7 +262,7 @@ class Index:
             self._ended.append(approval.id)
 
     def hold(self, approval: Approval) -> None:
-        """Count an approval before it is on disk, so that concurrent requests cannot exceed the limit."""
+        """Count an approval against the limits before it is on disk, so that concurrent requests cannot exceed them."""
         held = self._pending.setdefault(_whose(approval), {})
         size = len(approval.params or b"")
         self._count(approval, size - held.get(approval.id, 0))
@@ -289,7 +290,7 @@ class Index:
             del self._by_key[key_of(entry.approval)]
 
     def forget_old(self) -> None:
-        """Remove ended approvals that the store no longer keeps, and the oldest if there are too many."""
+        """Remove ended approvals whose storage time is over, and the oldest ended ones if there are too many."""
         for principal in list(self._taken_back):
             self.withdrawal_times(principal)
         wall = self.clock.wall()
@@ -309,7 +310,9 @@ QUEUE_MAX: Final = 1024  # changes waiting for one listener
 
 @dataclass(eq=False)
 class ApprovalListener:
-    """An async iterator of changed approvals. After it is closed, it yields what has already arrived and ends."""
+    """An async iterator of changed approvals. After it is closed, it yields the changes that have already arrived, and
+    then ends.
+    """
 
     forget: Callable[["ApprovalListener"], object]
     dropped: int = field(default=0, init=False)
@@ -427,7 +430,9 @@ class Inbox:
         return entry is not None and not self._is_own(entry) and self._is_alive(entry.replica)
 
     def take_change(self, change: Change) -> None:
-        """Apply a change by another replica, or a change by this replica whose write was reported as failed."""
+        """Apply a change from the shared store: a change by another replica, or one by this replica whose write seemed
+        to fail.
+        """
         entry = None if change.entry is None else decode_entry(change.entry)
         current = self._index.find_entry(change.key)
         if change.entry is None:
@@ -443,7 +448,9 @@ class Inbox:
                 self._work.begin(self._move(change.key, Move.FAIL, outcome=_UNSENT), "approvals")
 
     def _take(self, entry: ApprovalEntry) -> None:
-        """Take over an approval that another replica wrote, and publish it once."""
+        """Add an approval that another replica wrote to the index, and publish it to listeners unless this change was
+        published before.
+        """
         current = self._index.find_entry(entry.approval.id)
         self._index.keep(entry)
         if current is None or current.revision < entry.revision:
@@ -459,7 +466,7 @@ class Inbox:
         self.rules = rules
 
     def end_listening(self) -> None:
-        """Close the feed of changes to its listeners. Later changes of status are still made."""
+        """End all listeners of changes. Approvals can still change afterwards."""
         self._feed.close()
 
     async def close(self) -> None:
@@ -512,7 +519,7 @@ class Inbox:
         )
 
     def find_definition(self, tool: str, digest: str) -> Approval | None:
-        """Return the approval of this tool definition, which is the same for all callers, or None."""
+        """Return the approval about this definition of a tool, or None. It does not depend on a caller."""
         return self._index.find(definition_key(tool, digest))
 
     def listen(self, *, only_own: bool = False) -> ApprovalListener:
@@ -581,7 +588,7 @@ class Inbox:
         return await asyncio.shield(self._begin(self._move(id, end, outcome=outcome)))
 
     async def carry_out(self, id: str) -> Approval | Refusal:
-        """Use and finish an approval whose decision is already in effect."""
+        """Mark an approval as used and finished, because its decision has already taken effect."""
         used = await self.use(id)
         return used if isinstance(used, Refusal) else await self.finish(id, Move.SUCCEED)
 
@@ -599,7 +606,9 @@ class Inbox:
         return await asyncio.shield(self._begin(self._move(id, Move.WITHDRAW)))
 
     async def sweep(self) -> None:
-        """Store that lapsed approvals have expired, erase their arguments, and forget approvals that ended long ago."""
+        """Mark approvals whose time is over as expired, erase their arguments, and forget approvals that ended long
+        ago.
+        """
         for id in self._index.lapsed_ids():
             await self._move(id, Move.EXPIRE)
         self._index.forget_old()
@@ -618,7 +627,9 @@ class Inbox:
             await self.end_lost()
 
     def _begin(self, work: Coroutine[Any, Any, Approval | Refusal]) -> asyncio.Task[Approval | Refusal]:
-        """Start a task that continues if its waiter is cancelled, so that memory and disk stay consistent."""
+        """Start a task that changes an approval. It continues even if the task that waits for it is cancelled, so that
+        memory and disk stay consistent.
+        """
         return self._work.begin_awaited(work)
 
     async def _use(self, id: str, work: Coroutine[Any, Any, Approval | Refusal]) -> Approval | Refusal:

@@ -139,8 +139,8 @@ class DesktopChannel(Channel):
 
 
 class DesktopBell(DesktopChannel):
-    """The channel of a node whose channels no one chose, on a machine with a desktop. It shows no code, because no one
-    signed it.
+    """The channel that is used on a machine with a desktop if no channel is configured. It shows no codes, because no
+    approver has signed this channel.
     """
 
     async def send(self, notice: Notice) -> None:
@@ -275,7 +275,9 @@ def _is_of_system(path: str) -> bool:
 
 
 async def _run(command: Sequence[str], stdin: bytes, limit_s: float, path: str | None = None) -> None:
-    """Run a command without a shell and with a minimal environment. `path` is its program, if that is known."""
+    """Run a command without a shell and with a minimal environment, and write `stdin` to it. `path` is the path of its
+    program, if already known.
+    """
     declared = {name: os.environ[name] for name in _DESKTOP if name in os.environ}
     try:
         env = child_environment(declared, os.environ)

@@ -22,28 +22,32 @@ _HOST: Final = re.compile(r"(?=.*[.:])(?:[a-z0-9._-]{1,253}|\[[0-9a-f:.]{2,45}\]
 
 
 class SecretBindings:
-    """The destinations that people named for the secrets of this node, and their storage."""
+    """Store of the destinations to which people have allowed the secrets of this node to be sent."""
 
     def __init__(self, kv: KeyValue, clock: Clock, written: Callable[[], Plan]) -> None:
-        """Prepare to store destinations. `written` returns the plan as the files have it."""
+        """Create the store. `written` returns the configuration as it is in the files."""
         self._kv, self._clock, self._written = kv, clock, written
         # Published when a secret may go somewhere else than before. The configuration is applied again then.
         self.changed = Feed[None]()
 
     async def bind(self, secret: str, destinations: Iterable[str]) -> None:
-        """Store where a secret may go, beside what approvers signed. Raise StoreError if that fails."""
+        """Store the destinations to which a secret may be sent, in addition to those that approvers signed. Raise
+        StoreError if that fails.
+        """
         stored = {name: self.find_keys(secret, name) for name in destinations}
         if stored:
             await self._kv.put(BINDINGS, secret, msgspec.json.encode(stored), self._clock.wall())
             self.changed.publish(None)
 
     async def forget(self, secret: str) -> None:
-        """Forget the destinations that somebody named for a secret. Raise StoreError if that fails."""
+        """Remove the allowed destinations of a secret. Raise StoreError if that fails."""
         if await self._kv.delete(BINDINGS, secret):
             self.changed.publish(None)
 
     def find_keys(self, secret: str, destination: str) -> list[str]:
-        """Return what is confirmed with a destination: a host, or the uses of the secret by a segment, if any."""
+        """Return the keys under which a destination is stored as allowed for a secret: that of a host, or those of the
+        secret's uses by a configured segment.
+        """
         if _HOST.fullmatch(destination.lower()):
             return [binding_key(secret, destination.lower())]
         return [use.key for use in secret_uses(self._written()) if (use.secret, use.segment) == (secret, destination)]

@@ -195,7 +195,9 @@ class StandingGrants:
         return self._question(grant)
 
     async def sign(self, grant: GrantTerms, proof: Presented, *, by: str) -> StoredGrant | Refusal:
-        """Verify the proof of a person who may approve the tool, and store the grant."""
+        """Verify the proof of a grant and store the grant. The signer must be a person who may approve calls of the
+        tool.
+        """
         question = self.question(grant)
         if isinstance(question, Refusal):
             return question
@@ -222,7 +224,9 @@ class StandingGrants:
     # Using and ending
 
     async def use(self, id: str) -> StoredGrant | Refusal:
-        """Count one use of a grant on disk, so that a grant for N calls can be used at most N times."""
+        """Count one use of a grant, and write the count to disk. A grant for N calls can therefore be used at most N
+        times.
+        """
         try:
             for _ in range(TRIES_MAX):
                 over = self.find_end_reason(id)
@@ -238,7 +242,7 @@ class StandingGrants:
         return ax_refusal(CONFIRMATION_VOID, "others use the standing grant; make the call again", reason="contended")
 
     async def release(self, id: str, approval_id: str, question: Approval, inbox: Inbox) -> Approval | Refusal:
-        """Count one use of a grant, and return the used approval that records the call.
+        """Use a grant for one call. Return the approval of the call, which is marked as used, or a refusal.
 
         The use is counted first, so if two calls compete for the last use, one of them is held. `approval_id` is the
         call's existing approval, or empty. `question` is the approval that a person would otherwise have been asked to
@@ -258,7 +262,9 @@ class StandingGrants:
         return await inbox.raise_used(question, decision)
 
     async def revoke(self, id: str, *, by: str) -> StoredGrant | Refusal:
-        """End a grant now. A grant that has ended already stays unchanged."""
+        """End a grant now, for an operator. Return the grant, or a refusal. A grant that has already ended stays
+        unchanged.
+        """
         if id not in self._entries:
             return UNKNOWN
         try:
@@ -268,7 +274,9 @@ class StandingGrants:
             return UNAVAILABLE_NOW
 
     async def void_unfounded(self) -> list[StoredGrant]:
-        """End the grants whose signers may no longer approve, and return them. Raise StoreError."""
+        """End the grants whose signers are no longer allowed to approve the tool, and return these grants. Raise
+        StoreError if the store fails.
+        """
         gone = [
             stored.grant.id
             for stored in self.all()

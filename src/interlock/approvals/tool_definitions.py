@@ -73,8 +73,8 @@ class Ruling(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class ToolRulings:
-    """Decisions of operators about tools, in memory and in the store. A decision is stored before it counts. Methods
-    raise StoreError.
+    """Table of operators' decisions about tools, in memory and in the store. A decision is stored before it takes
+    effect. Methods raise StoreError if the store fails.
     """
 
     kv: KeyValue
@@ -99,8 +99,8 @@ class ToolRulings:
         return self._by_digest.get((tool, digest))
 
     def knows(self, tool: str) -> bool:
-        """Return whether there is any decision about a tool. For most tools there is none, so their digest need not be
-        computed.
+        """Return whether there is any decision about a tool. Callers use this to avoid computing the digests of most
+        tools.
         """
         return tool in self._ruled
 
@@ -159,14 +159,14 @@ class KnownDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True
 
 
 class StoredDefinition(msgspec.Struct, frozen=True, kw_only=True, array_like=True):
-    """Stored record of a tool: what identifies its accepted definition, and the definition itself as JSON."""
+    """Stored record of an item: the digest of its accepted definition, and the definition itself as JSON."""
 
     identity: KnownDefinition
     definition: str | None  # None: it was too long to keep
 
 
 class _SeenDefinitions:
-    """Definitions of a table that were seen since it was last processed."""
+    """Definitions of one table that arrived since the table was last processed."""
 
     def __init__(self) -> None:
         self.looks: dict[str, tuple[DefinitionSnapshot, DefinitionState]] = {}  # the latest of each item
@@ -175,7 +175,8 @@ class _SeenDefinitions:
 
 
 class Definitions(Rulings, DecisionReceiver):
-    """The definitions that a node has accepted, by table and name.
+    """The service that stores the accepted definitions of tools and other items, by table and name, and asks people
+    about changed definitions.
 
     A table has the definitions of one kind of one link, see `definition_table`. That of tools is named like its
     segment. A table that exists without an item says that the server was accepted without such an item.
@@ -271,8 +272,8 @@ class Definitions(Rulings, DecisionReceiver):
         return DefinitionState.REWORDED if accepted.digest == snapshot.digest else DefinitionState.CHANGED
 
     def _is_accepted_otherwise(self, table: str, snapshot: DefinitionSnapshot) -> bool:
-        """Return whether a definition without a stored one under its name needs no acceptance: it is on the first list
-        of its server, an operator accepted it, or it was accepted under another name (of another `ax.root_segment`).
+        """Return whether a definition under a new name needs no decision. That is so if its server is listed for the
+        first time, an operator accepted it, or the same definition was accepted under another name.
         """
         if table not in self._known and table not in self._coming:
             return True
@@ -314,8 +315,8 @@ class Definitions(Rulings, DecisionReceiver):
     def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], counts: Mapping[str, int]
     ) -> None:
-        """Queue definitions of a segment for processing. `seen` holds those that differ from the stored definitions,
-        and those that an operator asked about.
+        """Queue the definitions of a segment for processing. `seen` holds the definitions that differ from the stored
+        ones, and those about which an operator asked.
         """
         seen_of_kinds: dict[str, list[tuple[DefinitionSnapshot, DefinitionState]]] = {kind: [] for kind in counts}
         for entry in seen:
@@ -326,7 +327,9 @@ class Definitions(Rulings, DecisionReceiver):
                 self._queue(table, entries, counts.get(kind, 0))
 
     def _queue(self, table: str, seen: list[tuple[DefinitionSnapshot, DefinitionState]], listed_count: int) -> None:
-        """Queue definitions of a table. Lists that arrive faster than they can be processed are merged into one."""
+        """Queue definitions of a table for processing. If lists arrive faster than they can be processed, they are
+        combined.
+        """
         latest = self._latest.setdefault(table, _SeenDefinitions())
         coming = self._coming.setdefault(table, {})
         restless = self._restless.setdefault(table, RestlessMeta())
@@ -363,8 +366,8 @@ class Definitions(Rulings, DecisionReceiver):
             del self._workers[table]
 
     async def _take(self, table: str, latest: "_SeenDefinitions") -> int:
-        """Store the new definitions of a table, and ask about the changed ones. Return the number of definitions after
-        which a pause is due: those that need an approval, or many that were written.
+        """Store the accepted definitions of a table, and ask a person about the changed ones. Return a number of
+        definitions, from which the length of the following pause is computed.
         """
         definitions: dict[str, StoredDefinition] = {}
         for done, snapshot in enumerate(list(latest.coming.values())):
@@ -412,11 +415,15 @@ class Definitions(Rulings, DecisionReceiver):
         return len(asking)
 
     def _is_restless(self, table: str, snapshot: DefinitionSnapshot) -> bool:
-        """Return whether a definition that clients do not see has restless keys."""
+        """Return whether an item has restless keys while clients see another definition of it than the one that its
+        server offers.
+        """
         return snapshot.shown_instead is not None and bool(self.find_restless(table, snapshot.tool))
 
     def _differs_restlessly(self, table: str, snapshot: DefinitionSnapshot, before: StoredDefinition | None) -> bool:
-        """Return whether a definition differs from the accepted one only in restless keys. No one is asked about it."""
+        """Return whether a definition differs from the accepted one only in restless keys of `_meta`. No person is
+        asked about such a change.
+        """
         if not self._is_restless(table, snapshot) or before is None or before.definition is None:
             return False
         accepted = decode_object(before.definition.encode()) or {}
@@ -446,7 +453,9 @@ class Definitions(Rulings, DecisionReceiver):
     async def _try_write(
         self, table: str, definitions: dict[str, StoredDefinition], listed_count: int
     ) -> dict[str, StoredDefinition] | None:
-        """Add definitions to those on disk and return all of them, or None if another replica has written meanwhile."""
+        """Add definitions to those in the store and return all of them. Return None if another replica has written at
+        the same time.
+        """
         now = self._clock.wall()
         entry = await self._kv.get(BUCKET, table, now)
         stored = await _read_stored(entry)
@@ -504,7 +513,9 @@ class Definitions(Rulings, DecisionReceiver):
             log.warning(message, segment_of(table), snapshot.tool, previous, snapshot.digest, raised.id)
 
     async def _void_outdated(self, table: str, seen: Mapping[str, DefinitionSnapshot]) -> None:
-        """End pending approvals of older changes to the same items, so that a server cannot fill the inbox."""
+        """End pending approvals of earlier definitions of the same items, so that a server cannot fill the inbox by
+        changing its definitions.
+        """
         await self._inbox.void_where(
             "superseded: the definition is another by now",
             lambda approval: (
@@ -518,14 +529,14 @@ class Definitions(Rulings, DecisionReceiver):
         )
 
     def waits(self, table: str) -> frozenset[str]:
-        """Return the items of a table for which an operator requested an approval. Their definitions must be
+        """Return the items of a table about which an operator asks for another decision. Their definitions must be
         processed even if they are unchanged.
         """
         return frozenset(tool for where, tool in self._again if where == table)
 
     async def ask_again(self, table: str, tool: str) -> Approval | Refusal | None:
-        """Request an approval of the definition of a tool or another item for an operator, even if it was decided
-        before. Return None if it is not listed.
+        """Request an approval of the definition of a tool or another item on behalf of an operator, even if it was
+        decided before. Return None if the item is not listed.
         """
         wanted = self._again.setdefault((table, tool), asyncio.get_running_loop().create_future())
         try:
@@ -538,7 +549,7 @@ class Definitions(Rulings, DecisionReceiver):
     # Decided
 
     async def publish(self, table: str) -> None:
-        """Request that the items of a table's link are listed again, so that the decisions about them take effect."""
+        """Publish that the items of a table have to be listed again, so that the decisions about them take effect."""
         await self._ruled.publish(segment_of(table))
 
     async def settle(self, approval: Approval, *, is_published: bool = True) -> Approval | Refusal:

@@ -45,7 +45,7 @@ _PASSING: Final = frozenset(("connecting", "checking", "installing"))
 
 
 class AbsentServer(msgspec.Struct, frozen=True, kw_only=True):
-    """Server whose tools are not listed, or not all of them, with its state and why."""
+    """Server of which some or all tools are not listed, with its state and the reason."""
 
     segment: str  # below which its tools would be listed
     state: str
@@ -54,7 +54,9 @@ class AbsentServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbsentTool(msgspec.Struct, frozen=True, kw_only=True):
-    """Tool that cannot be called now. `local` is None if it stands for all unknown tools of a server."""
+    """Tool that cannot be called now. `qualified` and `original` are None if the object represents all tools of a
+    server whose tools are unknown.
+    """
 
     segment: str
     qualified: str | None
@@ -82,19 +84,23 @@ class AbsentTool(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AbsentTools:
-    """Finder of the tools that a caller may see and that no list has now."""
+    """Finder of the tools that a caller is allowed to see but that are not listed now, for example because their server
+    is not connected.
+    """
 
     def __init__(self, keepers: Mapping[str, Keeper]) -> None:
         self._keepers = keepers
         self._sources: list[Callable[[], Iterable[AbsentServer]]] = []
 
     def add_source(self, source: Callable[[], Iterable[AbsentServer]]) -> None:
-        """Ask `source` too for servers that are not there and have no keeper, such as drivers that are installed."""
+        """Add a function that returns further absent servers, those for which the node has no keeper. An example is a
+        driver that is installed and not running.
+        """
         self._sources.append(source)
 
     def find(self, view: View, name: str) -> AbsentTool | None:
-        """Return the absent tool that a caller of this view means by `name`, or None. A server that is not there is
-        asked to come back.
+        """Return the absent tool to which a caller refers by `name`, or None. If its server is not connected, start to
+        connect it.
         """
         for tool in self.all(view):
             if tool.qualified is None:
@@ -111,7 +117,9 @@ class AbsentTools:
         return None
 
     def all(self, view: View) -> Iterator[AbsentTool]:
-        """Yield the absent tools that a caller of this view may see, those that are known first."""
+        """Yield the absent tools that a caller with this view is allowed to see. Tools with a known name come before
+        those that represent all unknown tools of a server.
+        """
         for segment, qualified, entry in view.withheld():
             why = _UNACCEPTED if entry.code == CHANGED else entry.reason.partition("; ")[0].partition(": ")[0]
             yield AbsentTool(

@@ -67,7 +67,9 @@ class AvailabilityCheck:
         return None if refusal is None else CheckRefusal(self.number, refusal)
 
     def may_wait(self, refused: CheckRefusal, link: CallLink) -> bool:
-        """Return whether a call that this check refused should wait until its server is available again."""
+        """Return whether a call that this check refused should wait, because its server is likely to be available again
+        soon.
+        """
         return refused.check is self.number and refused.refusal is not BUSY and self.may_return_soon(link)
 
     def may_return_soon(self, link: CallLink) -> bool:
@@ -111,7 +113,8 @@ class AvailabilityCheck:
 
 
 class SendCheck:
-    """Description of step 12 of the guard for operators: whether the link is still there when an approved call is sent.
+    """Description of step 12 of the guard, for operators: the call is sent if its link is still usable after the
+    approval.
 
     The guard makes the check itself.
     """
@@ -127,7 +130,9 @@ class SendCheck:
 
 
 def forbid_resending(call: Call, link: Link) -> None:
-    """Prevent an approved call from being sent again, even if its server lost the session or refused the credential."""
+    """Prevent an approved call from being sent a second time, even if its server lost the session or refused the
+    credential.
+    """
     if link.modern:
         call.renewed = True  # the ticket stays for the next round of a question
     else:
@@ -199,10 +204,11 @@ class CallQueue:
         finally:
             waiting.is_booked.cancel()
             waiting.release_shares()
-            self._forget_left(waiting.link, waiting.shares[0].party)
+            self._remove_finished(waiting.link, waiting.shares[0].party)
 
-    def _forget_left(self, link: CallLink, principal: str) -> None:
-        """Remove a principal's first calls from the queue of a link if they no longer wait.
+    def _remove_finished(self, link: CallLink, principal: str) -> None:
+        """Remove calls at the head of a principal's queue for a link if they no longer wait, for example because they
+        were cancelled.
 
         Nothing else removes them while the link is full.
         """
@@ -217,7 +223,7 @@ class CallQueue:
             self._end_if_empty(link)
 
     def _serve_next(self, link: CallLink) -> None:
-        """Give the place of a call that has ended to the next waiting call, before a new call can take it."""
+        """Give free places at a link to the calls that wait for it. This is done before a new call can take a place."""
         turns = self._turns[link]
         while turns and not self._is_full(link):
             principal, calls = turns.popitem(last=False)
@@ -250,7 +256,9 @@ class MissingServer(msgspec.Struct, frozen=True):
 
 
 class ArrivingCall(Call, eq=False, kw_only=True):
-    """Call of a tool that no server lists yet. When the servers have connected, another call is made in its place."""
+    """Call of a tool that no server lists yet. When the servers have connected, the call is made again as another call,
+    its replacement.
+    """
 
     replacement: Call | None = None
 
@@ -279,7 +287,9 @@ class Arrivals:
         self._expected.append((is_settled, settle))
 
     def maybe_wait(self) -> Coroutine[Any, Any, None] | None:
-        """Return a coroutine that waits for the servers which have not arrived yet, or None if all have arrived."""
+        """Return a coroutine that waits for the servers which have neither connected nor failed yet, or None if there
+        are none.
+        """
         if not self._pending():
             return None
         if self._waiting is None or self._waiting.done():
@@ -291,7 +301,7 @@ class Arrivals:
         return wait_for(self._waiting)
 
     def missing(self, view: View) -> list[MissingServer]:
-        """Return the unavailable servers that have no items in this view."""
+        """Return the servers that a client with this view would see, but of which no tools are listed yet."""
         return [
             MissingServer(keeper.link.segment, keeper.link.standing.state.value)
             for keeper in self._keepers.values()
@@ -324,7 +334,9 @@ class Arrivals:
         call.replacement = make()
 
     def _pending(self) -> list[tuple[float, Settle]]:
-        """Return the waits for servers that have not arrived yet, each with the seconds that are left."""
+        """Return the servers that have neither connected nor failed yet. For each, return the seconds that are left,
+        and a function that waits for it.
+        """
         now = self._clock.now()
         left = self.wait_s - (now - self._started)
         pending = [(left, settle) for is_settled, settle in self._expected if left > 0 and not is_settled()]
@@ -334,8 +346,8 @@ class Arrivals:
         return pending
 
     async def _wait(self) -> None:
-        """Wait until every server has connected or failed once, or until its time is over. A server that arrives may
-        add further servers.
+        """Wait until every server has connected or failed once, but at most until the time limit of each. Servers that
+        are added meanwhile are waited for as well.
         """
         loop = asyncio.get_running_loop()
         pending = self._pending()

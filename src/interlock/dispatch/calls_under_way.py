@@ -77,7 +77,8 @@ GATHER_S: Final = 0.01  # questions that come within this time reach the client 
 
 
 class _Away(msgspec.Struct):
-    """Receiver of a call's messages while its client is away. It keeps the answer, and drops progress and log messages.
+    """Receiver of a call's messages between the client's request and its retry. It stores the answer, and drops
+    progress and log messages.
 
     It holds no references, so its call is freed at once if the client never returns.
     """
@@ -129,7 +130,7 @@ class Parking:
 
     @property
     def waiting(self) -> int:
-        """Return how many calls wait until their clients retry with answers."""
+        """Return the number of parked calls, those that wait until their clients retry with answers."""
         return sum(space.waiting for space in self.spaces.values())
 
     # The server asks
@@ -193,7 +194,7 @@ class Parking:
     def _tell_gathered(self, space: Space) -> None:
         space.call.open_dialogue().is_gathering = False
         if space.questions and not space.waiting and not space.call.done:
-            self._tell(space)
+            self._send_questions(space)
 
     def withdrawn(self, call: Call, upstream_id: bytes) -> None:
         """Remove a question whose answer the server no longer wants."""
@@ -206,8 +207,10 @@ class Parking:
             if not space.questions:
                 call.handler.resume(call)  # its server is at work again, and may ask anew
 
-    def _tell(self, space: Space) -> None:
-        """Answer the client with the open questions and the state that its retry must contain."""
+    def _send_questions(self, space: Space) -> None:
+        """Answer the client with the open questions, and with the state that it must send back when it retries the
+        request.
+        """
         call = space.call
         space.round += 1
         space.waiting = True
@@ -267,11 +270,11 @@ class Parking:
         if call.done:
             self._deliver(space, request)
         elif space.questions:  # not all was answered: ask again
-            self._tell(space)
+            self._send_questions(space)
         return call
 
     def _deliver(self, space: Space, request: ClientRequest) -> None:
-        """Answer a retry with the answer that the server gave before the client returned."""
+        """Answer a client's retry with the reply that the server sent before the client retried."""
         client_id = request.client_id
         self._forget(space)
         try:
@@ -364,7 +367,9 @@ class Parking:
 
 
 def _digest(call: Call) -> bytes:
-    """Return the digest of a request as its client sent it. A retry must contain the same request."""
+    """Return the digest of a request as the client sent it. It identifies the request, because a retry must have the
+    same content.
+    """
     digest = call.dialogue.request_digest if call.dialogue is not None else b""
     return digest if digest or call.wished is None else mrtr.request_digest(call.method, call.as_wished())
 
@@ -458,7 +463,7 @@ class Interview:
                 channel.withdraw(self, name, RAW_EMPTY)
 
     def _on_unanswered(self, why: str) -> None:
-        """End the call, because its client does not answer a question."""
+        """End the call, because its client refused or failed to answer a question."""
         refusal = Refusal(INTERNAL_ERROR, f"the client did not answer the server: {why}", {"reason": "input_refused"})
         self._call.on_failed(refusal, Outcome.ERROR)
 
@@ -489,7 +494,9 @@ _FAILURES: Final = (Outcome.ERROR, Outcome.LOST, Outcome.NOT_SENT, Outcome.TIMEO
 
 @dataclass(eq=False)
 class CallsUnderWay:
-    """Registry of the calls that were sent or wait to be sent, with the operations that they need until they end."""
+    """Registry of the calls that were sent or wait to be sent. It also has the methods that calls use
+    until they end.
+    """
 
     catalog: Catalog
     keepers: Mapping[str, Keeper]
@@ -676,7 +683,7 @@ class CallsUnderWay:
             self.recorder.hurry()
 
     def end_waiting(self, refusal: Refusal) -> None:
-        """End all calls that wait without a deadline, with this refusal. Their clients can repeat them."""
+        """End all calls that have no deadline, with this refusal. Their clients can repeat them."""
         for call in [call for call in self.calls if call.waits_forever]:
             if call.link is not None:
                 call.link.cancel(call, refusal.message)

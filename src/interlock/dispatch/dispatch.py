@@ -146,7 +146,7 @@ class Dispatch:
         followed: Followed | None = None
         if caller.hop is not None:
             if isinstance(route_taken := caller.hop.follow(params, meta, params.get("name")), Refusal):
-                return self.refuse(self._new(request), route_taken)
+                return self.refuse(self._make_unsent_call(request), route_taken)
             if route_taken is not None:
                 followed, params["name"] = route_taken, route_taken.raw
                 if ROUTE not in meta:  # the parent wrote it beside `_meta`, which several calls share
@@ -155,7 +155,7 @@ class Dispatch:
         back: ReturningClient | None = None
         if "requestState" in params:  # a client returns to a held call, or to a parked one
             if isinstance(returning := self.gate.responses.read_state(caller, params), Refusal):
-                return self.refuse(self._new(request), returning)
+                return self.refuse(self._make_unsent_call(request), returning)
             if (back := returning) is None and (resumed := self._find_resumed(request)) is not None:
                 return resumed
         namespace = self._namespace.current
@@ -172,7 +172,7 @@ class Dispatch:
                 later = self._postpone(request, partial(self.call_tool, as_task=as_task, ack=ack))
                 if later is not None:
                     return later
-                call = self._new(request, (name or "")[:255])
+                call = self._make_unsent_call(request, (name or "")[:255])
                 if name is None:
                     return self._invalid(call, "params.name must be a string")
                 absent = self.absent_tools.find(view, name) if caller.hop is None else None
@@ -183,13 +183,15 @@ class Dispatch:
             # Some clients send null instead of no arguments, which is sent unchanged unless the node reads them.
             is_read = route.gate is not None or route.mirrored or route.link.checks_input
             if is_read or bytes(arguments) != b"null":
-                return self._invalid(self._new(request, route.qualified), "params.arguments must be an object")
+                return self._invalid(
+                    self._make_unsent_call(request, route.qualified), "params.arguments must be an object"
+                )
         head, onward = route.head, route.onward
         if followed is not None and onward is not None:
             onward = followed.onward
         if route.mirrored:
             if isinstance(mirrored := self._mirror_headers(route, arguments, request.headers), Refusal):
-                return self.refuse(self._new(request, route.qualified), mirrored)
+                return self.refuse(self._make_unsent_call(request, route.qualified), mirrored)
             head = mirrored
         link = route.link
         call = (link.task_call_type if as_task else link.call_type)(
@@ -225,7 +227,7 @@ class Dispatch:
         return self.send(call, link)
 
     def _postpone(self, request: ClientRequest, make: Callable[[ClientRequest], Call]) -> Call | None:
-        """Postpone a request for an unknown item while servers that may offer the item are still connecting.
+        """Postpone a request for an item that no server lists, if servers that may offer the item are still connecting.
 
         Return the call that waits for them. Return None if there is nothing to wait for, or if the request came from a
         parent or is a retry.
@@ -245,7 +247,7 @@ class Dispatch:
         if name is None or (route := self.view(caller.key).find_prompt(name)) is None:
             if (later := self._postpone(request, self.get_prompt)) is not None:
                 return later
-            call = self._new(request, (name or "")[:255])
+            call = self._make_unsent_call(request, (name or "")[:255])
             if name is None:
                 return self._invalid(call, "params.name must be a string")
             return self._invalid(call, "unknown prompt", {"reason": "prompt_not_found"})
@@ -263,12 +265,12 @@ class Dispatch:
         if (continued := self._follow(request, "uri", followed)) is not None:
             return continued
         if (uri := find_string(params.get("uri"))) is None:
-            return self._invalid(self._new(request), "params.uri must be a string")
+            return self._invalid(self._make_unsent_call(request), "params.uri must be a string")
         target = uri[:255]
         if isinstance(place := self.view(caller.key).find_resource(uri), list):
             if (later := self._postpone(request, self.read_resource)) is not None:
                 return later
-            return self.refuse(self._new(request, target), resource_not_found(uri, place, caller.era))
+            return self.refuse(self._make_unsent_call(request, target), resource_not_found(uri, place, caller.era))
         link, downstream = place
         onward = _onward(self._onward_to_place(link, downstream), followed)
         head = modern_head(RESOURCES_READ, downstream)
@@ -276,12 +278,13 @@ class Dispatch:
         return self._request(call, link, "uri", Raw(codec.encode_value(downstream)))
 
     def _follow(self, request: ClientRequest, member: str, followed: Followed | Refusal | None) -> Call | None:
-        """Write the name of the item to which a parent's route leads into a request.
+        """Write the name that a parent's route gives to the item into a request. Return a call if the request is
+        finished by that: its route is refused, or it resumes an earlier call.
 
         Return an ended call with the refusal of the route, or the call that a retry resumes. Otherwise return None.
         """
         if isinstance(followed, Refusal):
-            return self.refuse(self._new(request), followed)
+            return self.refuse(self._make_unsent_call(request), followed)
         if followed is not None:
             request.params[member] = followed.raw
         return self._find_resumed(request)
@@ -312,11 +315,11 @@ class Dispatch:
                 what = place[1]
                 onward = self._onward_to_place(*place)
         else:
-            return self._invalid(self._new(request), "params.ref must be a ref/prompt or a ref/resource")
+            return self._invalid(self._make_unsent_call(request), "params.ref must be a ref/prompt or a ref/resource")
         if isinstance(followed, Refusal):
-            return self.refuse(self._new(request, target), followed)
+            return self.refuse(self._make_unsent_call(request, target), followed)
         if link is None:
-            call = self._new(request, target)
+            call = self._make_unsent_call(request, target)
             return self._invalid(call, "params.ref names nothing here", {"reason": "reference_not_found"})
         params["ref"] = ref
         fields = self.call_fields(request, target)
@@ -362,7 +365,8 @@ class Dispatch:
             self._answer_confirm(call, decided, Outcome.OK)
 
     def _answer_confirm(self, call: ConfirmCall, decided: Approval | Refusal | bytes, outcome: Outcome) -> None:
-        """Answer a confirmation with a refusal or a result, or make the call that was approved.
+        """Answer a mcpax/confirm request with a refusal or a result. If the confirmation was approved, make the held
+        call instead, which answers the request.
 
         The approved call goes through every check. Its answer becomes the answer to the confirmation.
         """
@@ -381,22 +385,24 @@ class Dispatch:
         """Do nothing: the dispatcher needs no preparation."""
 
     async def close(self) -> None:
-        """Wait until every pending confirmation is decided."""
+        """Wait until all requests mcpax/confirm under way have been decided."""
         await self._confirming.finish()
 
     # What the routed methods share
 
-    def _new(self, request: ClientRequest, target: str = "") -> Call:
-        """Return a call object for a request that this node itself refuses or answers."""
+    def _make_unsent_call(self, request: ClientRequest, target: str = "") -> Call:
+        """Return a call for a request that is not sent to any server, because this node refuses or answers it."""
         return Call(*self.call_fields(request, target))
 
     def call_fields(self, request: ClientRequest, target: str = "") -> tuple[Any, ...]:
-        """Return the first fields of a call, in the order in which its constructor expects them."""
+        """Return the arguments for the constructor of a call that all kinds of calls have in common."""
         of_request = (request.caller, request.client_id, request.method, request.params, request.meta, request.sink)
         return (*of_request, self.clock.now(), self.under_way, target)
 
     def _onward_to_place(self, link: Link, uri: str) -> dict[str, Raw] | None:
-        """Return the MCP-AX route of a resource request, or None if the server is no MCP-AX node."""
+        """Return the MCP-AX route for a request about a resource of this link, or None if the server is
+        no MCP-AX node.
+        """
         return self._namespace.current.onward(link, uri) if link.offer.kind != "adopted" else None
 
     def _mirror_headers(
@@ -444,7 +450,7 @@ class Dispatch:
         if request.caller.era is Era.LEGACY or "requestState" not in request.params:
             return None
         if isinstance(resumed := self.under_way.parking.resume(request), Refusal):
-            return self.refuse(self._new(request), resumed)
+            return self.refuse(self._make_unsent_call(request), resumed)
         return resumed
 
     # Sending
@@ -506,7 +512,7 @@ class Dispatch:
             await self._send_later(call, link)
 
     async def _send_later(self, call: Call, link: Link, *, is_held: bool = False) -> None:
-        """Send a call when its server is connected again and has received earlier settings, such as a log level.
+        """Send a call as soon as its server has accepted earlier settings, such as a log level, and is connected.
 
         A held call is checked here only if its server was away: the guard checks it again when it is released.
         """
@@ -592,7 +598,7 @@ class Dispatch:
         return call
 
     def refuse(self, call: Call, refusal: Refusal) -> Call:
-        """End a call with a refusal, and return the call.
+        """Answer a call with a refusal, which ends it, and return the call.
 
         Over HTTP, the refusal of a legacy client has status 200. So has an unknown tool in either era, because 404 with
         -32601 means an unknown method.
@@ -603,7 +609,8 @@ class Dispatch:
 
 
 def _onward(own: dict[str, Raw] | None, followed: Followed | Refusal | None) -> dict[str, Raw] | None:
-    """Return the MCP-AX route that is sent on with a request (MCP-AX 7.2), or None if the server is no MCP-AX node.
+    """Return the MCP-AX route to send with a request to its server (MCP-AX 7.2), or None if the server is no MCP-AX
+    node.
 
     `own` is the route of a request that began at this node; `followed` is the route that a parent sent.
     """

@@ -56,7 +56,7 @@ _RESULT: Final = b'"result":'
 
 @dataclass(eq=False)
 class Background:
-    """Client to which a server's question can be passed although none of its calls is under way."""
+    """Client to which a server's question can be passed although it has no call under way."""
 
     caller: Caller
     sink: Sink | None = None
@@ -82,7 +82,9 @@ class AskedTask(msgspec.Struct, eq=False):
 
 
 class _Expected(msgspec.Struct, frozen=True):
-    """Answer that a client still owes to a server, and that either creates a task or is about one."""
+    """Request of a server that its client has not answered yet. The answer creates a task at the client or is about
+    one.
+    """
 
     link: ConnectedLink
     connection: int
@@ -104,8 +106,8 @@ class AskedTasks:
         return task if task is not None and task.link is link else None
 
     def expect(self, link: ConnectedLink, request: Request, caller: Caller) -> str | None:
-        """Prepare for a client's task, because a server requests one. Return the reason if the client cannot create it,
-        otherwise None.
+        """Prepare for a server's request that creates a task at a client. Return the reason if the client cannot create
+        it, otherwise None.
         """
         if caller.era is Era.MODERN:
             return f"{request.method} as a task of 2025-11-25 does not cross to a client of MCP {methods.LATEST_MODERN}"
@@ -157,7 +159,7 @@ class AskedTasks:
         return payload if isinstance(answered, str) else _RESULT + encode_value(answered)
 
     def on_status(self, caller: Caller, params: Raw) -> None:
-        """Pass the status of a client's task to the server that requested the task."""
+        """Pass a status notification for a task that a client runs to the server that requested the task."""
         members: dict[str, Any] = decode_object(params) or {}
         if (task := self._of.get(caller, {}).get(find_string(members.get("taskId")) or "")) is not None:
             members["taskId"] = task.id
@@ -248,11 +250,11 @@ class TaskNews(TaskEvents):
         """
         if (channel := task.caller.channel) is None or channel.tell(message):
             return
-        if (waiting := self._waiting(task)) is not None and waiting.caller is task.caller:
+        if (waiting := self._find_result_request(task)) is not None and waiting.caller is task.caller:
             waiting.sink.emit(message)
 
-    def _waiting(self, task: Task) -> TaskAsking | None:
-        """Return the newest open request for the task's result, or None."""
+    def _find_result_request(self, task: Task) -> TaskAsking | None:
+        """Return the newest unanswered request for the result of a task, or None."""
         calls = [call for call in task.link.in_flight.values() if isinstance(call, TaskAsking) and call.waits_forever]
         return next((call for call in reversed(calls) if call.task is task), None)
 
@@ -288,7 +290,7 @@ class TaskNews(TaskEvents):
     def _find_asking(
         self, link: ConnectedLink, params: Raw, theirs: str | None, origin: Pending | None
     ) -> tuple[QuestionOrigin | str, Raw]:
-        """Return the client on whose behalf the server asks, or the reason why no client can be asked.
+        """Return the client to which a server's question about a task has to be sent, or the reason why there is none.
 
         The second value is the params, with the task id that this client uses.
         """
@@ -302,7 +304,9 @@ class TaskNews(TaskEvents):
         if isinstance(origin, Call) and origin.caller.principal.name != task.principal:
             return "the task this belongs to is another client's", params
         named = mcp_tasks.renamed_in(params, partial(self._tasks.maybe_ours, task))
-        call = origin if isinstance(origin, Call) and origin.caller.era is Era.LEGACY else self._waiting(task)
+        call = (
+            origin if isinstance(origin, Call) and origin.caller.era is Era.LEGACY else self._find_result_request(task)
+        )
         caller, sink = (task.caller, None) if call is None else (call.caller, call.sink)
         return _OfTask(caller, sink, news=self, task=task), named
 
@@ -351,8 +355,8 @@ class TaskNews(TaskEvents):
 
 @dataclass(eq=False)
 class _OfTask(Background):
-    """Client of a task, to which the task's server asks a question. If the client cannot be reached, the question waits
-    until it asks for the task's result.
+    """Receiver of a server's question about a task, on behalf of the client that owns the task. If the client cannot be
+    reached, the question is stored until the client asks for the task's result.
 
     The question does not belong to the call with which the client may wait for the task: that call ends when the client
     stops waiting, and the question stays open.
@@ -459,7 +463,7 @@ class TaskMethods:
         return None
 
     def offered(self, caller: Caller) -> bool:
-        """Return whether a server that the client sees creates tasks in the client's era."""
+        """Return whether the client sees a server that creates tasks for clients of its era."""
         return offers(self.dispatch.view(caller.key), caller.era)
 
     def _may_use(self, caller: Caller, task: Task) -> bool:
@@ -495,7 +499,7 @@ class TaskMethods:
         answer(encode_value(result))
 
     async def _state(self, task: Task) -> bytes | None:
-        """Return the encoded state of a task for the result of tasks/list.
+        """Return the encoded state of a task, as tasks/list shows it. Ask the server if the stored state is too old.
 
         Return None if its server does not recognise the task, or if its state is neither stored nor available.
         """
@@ -559,8 +563,8 @@ def offers(view: View, era: Era) -> bool:
 
 
 def _after(params: dict[str, Raw]) -> int | None:
-    """Return the number of the last task before the requested page of a list, which its cursor contains. Without a
-    cursor, return 0.
+    """Return the number of the task after which the requested page of a list begins, as the cursor says. Return 0 if
+    there is no cursor.
 
     Return None if the cursor does not have the form of this node's cursors.
     """

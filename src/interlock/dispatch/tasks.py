@@ -129,7 +129,7 @@ class Tasks:
         self.progress[task.link.segment, progress_id] = task
 
     def heard(self, task: Task, facts: mcp_tasks.TaskFacts, shown: dict[str, Any] | None) -> None:
-        """Store the newest state of a task, as its server reported it."""
+        """Store the state of a task that its server has just reported."""
         now = self._clock.now()
         task.heard_at, task.poll_s = now, facts.poll_s
         task.expires_at = now + KEPT_S if facts.ttl_s is None else task.made_at + facts.ttl_s + GRACE_S
@@ -153,7 +153,8 @@ class Tasks:
         return self._theirs.get((link.segment, theirs))
 
     def maybe_ours(self, task: Task, theirs: str) -> str | None:
-        """Return the id under which the client of `task` knows another task of the same server.
+        """Return the id that the client uses for another task of the server that runs `task`. `theirs` is the server's
+        id for it.
 
         Return None if that task is unknown or belongs to another principal.
         """
@@ -196,7 +197,7 @@ class Tasks:
             self._of.pop(task.principal, None)
 
     def _cut(self, task: Task) -> None:
-        """Mark a task as ended, and forget the ids under which its server knows it."""
+        """Mark a task as ended, and forget its server's id for it and its progress token."""
         self._set_live(task, live=False)
         segment = task.link.segment
         if self._theirs.get((segment, task.theirs)) is task:
@@ -248,8 +249,8 @@ class TaskMaking(Call, eq=False, kw_only=True):
 
 
 class Taskless(Call, eq=False, kw_only=True):
-    """Tool call over a connection that belongs to one user. The server must not answer it with a task, because no
-    client could ask about that task.
+    """Tool call over a connection that belongs to one user. The server must not create a task for it, because the
+    client could not ask about that task.
     """
 
     def on_response(self, response: Response, era: Era) -> None:
@@ -268,7 +269,9 @@ class Taskless(Call, eq=False, kw_only=True):
 def make_taskless(
     caller: Caller, client_id: bytes, method: str, params: dict[str, Any], meta: dict[str, Raw], *others: Any
 ) -> Taskless:
-    """Create a call that tells the server that its client does not support tasks."""
+    """Create a tool call for a connection that belongs to one user. The call tells the server that the client does not
+    support tasks.
+    """
     if META_CAPABILITIES in meta and mcp_tasks.declares_tasks(meta[META_CAPABILITIES]):
         meta = {**meta, META_CAPABILITIES: mcp_tasks.without_tasks(meta[META_CAPABILITIES])}
         params["_meta"] = meta
@@ -308,7 +311,7 @@ class TaskAsking(Call, eq=False, kw_only=True):
         return Raw(encode_value(members))
 
     def _explain(self, error: Raw) -> Raw:
-        """Return the error that tells the client why its request about a task failed.
+        """Return the error that is sent to the client when its request about a task has failed.
 
         It says that the task is lost if the server may have forgotten the task while it was disconnected.
         """

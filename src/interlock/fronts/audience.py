@@ -124,7 +124,9 @@ class Audience:
         return refusal
 
     def _forget(self, member: Member, segment: str, uri: str) -> bool:
-        """Remove a member's subscription. Return whether it was the last subscription to this resource."""
+        """Remove a member's subscription to a resource at one link. Return True if no other member subscribes to the
+        resource there.
+        """
         watchers = self._watching.get((segment, uri))
         if watchers is None or watchers.pop(member, None) is None or watchers:
             return False
@@ -132,9 +134,7 @@ class Audience:
         return True
 
     def unwatch(self, member: Member, link: Link, uri: str) -> None:
-        """End a client's subscription to a resource, at the shared link to the server and at links that belong to the
-        client.
-        """
+        """End a client's subscription to a resource, at the shared link and at all additional links to the server."""
         own = link.own.links if link.own is not None else ()
         for watched_link in (link, *own):
             self._unwatch(member, watched_link.segment, uri)
@@ -176,7 +176,7 @@ class Audience:
         self._tell_soon(self._changed, kinds)
 
     def readmit(self, may_do: Callable[[Principal], Principal]) -> None:
-        """Apply changed [[access]] rules. Members whose rights changed get their new rights, and are asked to read the
+        """Apply changed [[access]] rules: give members whose rights changed their new rights, and ask them to read the
         lists again.
         """
         for member in list(self.members):
@@ -208,7 +208,7 @@ class Audience:
             member.on_lists_changed(kind)
 
     def _owners(self, link: Link) -> list[Member]:
-        """Return the clients to which this link belongs."""
+        """Return the clients for which a link was opened. It is an empty list for a shared link."""
         return [
             member
             for member in self.members
@@ -249,8 +249,8 @@ class Audience:
     # Logs and questions of servers that name no call
 
     def log_levels_changed(self) -> list[Heard]:
-        """Send every server the lowest log level that its clients want. Return futures that are done when the servers
-        have accepted it.
+        """Set the log level of each server to the lowest level that a client wants. Return futures, each of which is
+        done when a server has accepted its level.
         """
         level = lowest_level(*(member.caller.log_level for member in self.members))
         heard = [
@@ -309,8 +309,8 @@ class Audience:
             member.on_vendor_notification(notification)
 
     def orphan_request(self, link: ConnectedLink, request: Request) -> bool:
-        """Pass on a question that a server asks outside any call, if it can only be meant for one client. Return
-        whether it was handled.
+        """Pass on a server's request that belongs to no call, if it can only be meant for one client. Return False if
+        it cannot be handled.
 
         It is passed on to the only client of the owner that has the capability. If there is not exactly one, a request
         for roots is answered by the link, and any other request is not handled.
@@ -349,7 +349,9 @@ class Audience:
                 member.tell_legacy(message)
 
     def roots_changed(self, caller: Caller) -> None:
-        """Notify the servers that belong to a legacy client that its roots changed. Shared servers are not notified."""
+        """Notify servers that the roots of a legacy client changed. Only the servers with a link that belongs to this
+        client or its principal are notified.
+        """
         for keeper in self._keepers.values():
             link = keeper.link
             is_own = link.owner == caller.principal.name and link.client in (None, caller)

@@ -44,7 +44,8 @@ class TrustedProxies:
         return address is not None and any(address in network for network in self._networks)
 
     def client(self, headers: Iterable[tuple[bytes, bytes]]) -> IpAddress | None:
-        """Return the client of a trusted proxy: the nearest address in the chain that is not itself a trusted proxy.
+        """Return the address of the client of a trusted proxy: the last address in the chain that is not itself a
+        trusted proxy.
 
         If all addresses are those of trusted proxies, return the one at the client end.
 
@@ -90,7 +91,9 @@ def source_of(address: IpAddress | None) -> str:
 
 
 def _forwarded_for(header: str) -> list[str]:
-    """Return the `for` value of each element. An element that cannot be read gives a value that is no address."""
+    """Return the `for` value of each element in a Forwarded header. For an element that is invalid or has none, the
+    value is an empty text.
+    """
     chain = [""]
     at = 0
     while at < len(header):

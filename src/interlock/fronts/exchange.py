@@ -76,7 +76,7 @@ class Head:
 
 
 class Exchange(msgspec.Struct, eq=False):
-    """An HTTP request and its answer. It is the sink of the call that the request becomes."""
+    """An HTTP request and its answer. The call that the request starts sends its answer to this object."""
 
     protocol: Any  # the McpProtocol it came by
     head: Head
@@ -185,9 +185,7 @@ class Exchange(msgspec.Struct, eq=False):
                 self.log.finish()
 
     def abandon(self) -> None:
-        """Close the connection, because the client continues on another connection and no longer reads from
-        this one.
-        """
+        """Close the connection without an answer, because the client has resumed the stream on another connection."""
         self.protocol.transport.abort()
         self.on_lost()
 
@@ -201,7 +199,7 @@ class Exchange(msgspec.Struct, eq=False):
         if self.log is not None:
             self.log.leave(self)
         # MCP 2025-11-25, Streamable HTTP: to a legacy client a lost connection is no cancellation.
-        if running is not None and (self.session is None or not self.session.may_go_on()):
+        if running is not None and (self.session is None or not self.session.may_continue_unconnected()):
             running.cancel("the client disconnected")
         if on_gone is not None:
             on_gone()
@@ -285,7 +283,9 @@ class HeadDecision(msgspec.Struct, frozen=True):
 
 
 class HeadInspector:
-    """A maker of the decisions that need only the head of a request. Its caller caches them in `Head.decision`."""
+    """Rules that decide about a request by its head alone: which endpoint it is for, and whether it is refused. The
+    caller caches the result in `Head.decision`.
+    """
 
     def __init__(self, plan: Plan) -> None:
         self._origins = plan.node.origins
@@ -332,7 +332,8 @@ class HeadInspector:
         return HeadDecision(endpoint, modern, extra, streams_only=not json, post=post)
 
     def stranger(self, head: Head) -> HttpRefusal | None:
-        """Return the refusal of a request that is not for this node or comes from a page of another origin.
+        """Return the refusal of a request that is addressed to another host, or that a web page of another origin
+        sends.
 
         A request without Host, or with two values of a header in `_ONCE`, is refused as well. Return None if there is
         nothing to refuse.

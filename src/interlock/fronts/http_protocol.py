@@ -137,7 +137,7 @@ class EndpointConnection(HttpToolsProtocol):
             return
         if (b"expect", b"100-continue") in self.headers:
             self.expect_100_continue = True
-        if not self._takes():
+        if not self._serves_itself():
             url, headers, expects = self.url, self.headers, self.expect_100_continue
             super().on_message_begin()
             self.url, self.expect_100_continue = url, expects
@@ -146,8 +146,8 @@ class EndpointConnection(HttpToolsProtocol):
             super().on_headers_complete()
             self._in_app = self.cycle is not None  # not for an upgrade
 
-    def _takes(self) -> bool:
-        """Return whether this class answers the current request itself. Otherwise the ASGI application does."""
+    def _serves_itself(self) -> bool:
+        """Return whether this connection answers the current request without the ASGI application."""
         return False
 
     def on_body(self, body: bytes) -> None:
@@ -199,7 +199,7 @@ class EndpointConnection(HttpToolsProtocol):
         super()._start_asgi_task(*asgi)
 
     def on_response_complete(self) -> None:
-        """Serve the next request, because the application has answered."""
+        """Serve the next request, because the application has sent its response to the current one."""
         self.running = None
         self.idle_since = self.loop.time()
         if not self.transport.is_closing():
@@ -285,7 +285,7 @@ class EndpointConnection(HttpToolsProtocol):
         while rest is not None and not self._reads_no_more:
             data, rest = rest, self._feed(rest)
         if self._mid_message and not self._reads_no_more:
-            self._await_more(len(data))
+            self._count_head_bytes(len(data))
 
     def _feed(self, data: bytes) -> bytes | None:
         """Parse `data`. If the parser stops before the end, return the data to parse next, otherwise None."""
@@ -318,8 +318,8 @@ class EndpointConnection(HttpToolsProtocol):
             self.refuse(BAD_REQUEST)
         return None
 
-    def _await_more(self, count: int) -> None:
-        """Count the bytes of an incomplete head, and refuse the request if they exceed a limit."""
+    def _count_head_bytes(self, count: int) -> None:
+        """Count the bytes of a head that is still incomplete, and refuse the request if there are too many."""
         if self._in_head:
             self._head_bytes += count
             if self._head_bytes > HEAD_BYTES_MAX:
@@ -350,7 +350,9 @@ class EndpointConnection(HttpToolsProtocol):
         self.refuse(BAD_REQUEST)
 
     def _take_early(self, data: bytes) -> None:
-        """Abort the connection, because the client sent frames before its upgrade was answered (RFC 6455 4.1)."""
+        """Abort the connection, because the client sent data before its request for an upgrade was answered (RFC 6455
+        4.1).
+        """
         self.transport.abort()
 
     # Back pressure and the end
@@ -444,7 +446,7 @@ class McpProtocol(EndpointConnection):
 
     # What the parser finds
 
-    def _takes(self) -> bool:
+    def _serves_itself(self) -> bool:
         self._own = self.url.startswith(OWN_PATHS)
         if not self._own:
             return False
@@ -494,8 +496,8 @@ class McpProtocol(EndpointConnection):
 
     # A body that has yet to come
 
-    def _await_more(self, count: int) -> None:
-        super()._await_more(count)
+    def _count_head_bytes(self, count: int) -> None:
+        super()._count_head_bytes(count)
         if self._own and not self._in_head and not self._reads_no_more:
             if not self._is_judged:
                 self._is_judged = True
@@ -519,8 +521,8 @@ class McpProtocol(EndpointConnection):
             self.transport.resume_reading()
 
     def decide(self, head: Head, refusal: HttpRefusal | None) -> None:
-        """Accept a request whose head has arrived, or refuse it with `refusal`. The endpoint calls this in reply to
-        `judge`.
+        """Accept a request whose head has arrived, or refuse it with `refusal`. The endpoint calls this when it has
+        decided about the head.
         """
         if self.transport.is_closing():
             return
@@ -580,10 +582,10 @@ class McpProtocol(EndpointConnection):
             self._head = NO_HEAD
         self._parse(data)
         if end > 0 and self._head is not NO_HEAD and not self._reads_no_more:
-            self._learn(data, end)
+            self._cache_head(data, end)
 
-    def _learn(self, data: bytes, end: int) -> None:
-        """Cache the parsed head of a request, so that the same head is not parsed the next time.
+    def _cache_head(self, data: bytes, end: int) -> None:
+        """Cache the parsed head of a request, so that an identical head need not be parsed again.
 
         A head is cached when it arrives for the second time, because the first heads of a session, and heads with
         unique ids, arrive only once.
@@ -606,9 +608,7 @@ class McpProtocol(EndpointConnection):
     # Upgrades
 
     def _should_upgrade(self) -> bool:
-        """Return whether to upgrade to a WebSocket, which only /ax and /v0/ws support. Their code is loaded on first
-        use.
-        """
+        """Return whether a request asks for a WebSocket at /ax or /v0/ws, the only paths that support it."""
         return self._get_upgrade() == b"websocket" and self._path() in (b"/ax", b"/v0/ws")
 
     def _path(self) -> bytes:

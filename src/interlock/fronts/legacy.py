@@ -45,7 +45,7 @@ EMPTY_RESULT: Final = b"{}"
 
 @dataclass(eq=False)
 class LegacyFront:
-    """The front of legacy clients, which handles the messages of their sessions."""
+    """The entry point for legacy clients. It handles the messages of their sessions."""
 
     dispatch: ClientDispatch
     stock: ClientLists
@@ -114,7 +114,8 @@ class LegacyFront:
         surface: str,
         sink: Sink,
     ) -> ClientSession | None:
-        """Open the session of a client that uses one connection for everything. `request` is its first request.
+        """Open the session of a client that uses one connection for all messages. `request` is the first message; it
+        must be `initialize`.
 
         Answer the request through the sink, which is then the stream of the session. `target` is the only server that
         the client sees, or None, and the form of the names. Return None if the request was refused.
@@ -272,7 +273,9 @@ def begin_batch_untrusted(
 
 
 def serve_batch(front: LegacyFront, session: ClientSession, exchange: Exchange, unreadable: CodecError) -> None:
-    """Serve the body of an HTTP request as a batch, after it could not be read as a single message."""
+    """Serve the body of an HTTP request as a JSON-RPC batch. `unreadable` is the error of the attempt to read the body
+    as one message.
+    """
     exchange.session = session
     try:
         batch = begin_batch_untrusted(front, session, exchange.body, unreadable, exchange)
@@ -411,7 +414,7 @@ class _BatchSink:
 
 
 class _Nowhere:
-    """The sink of notifications and responses, which get no answer."""
+    """A sink that discards everything. It is used for notifications and responses of a client, which get no answer."""
 
     def emit(self, message: bytes) -> None: ...
 
@@ -451,8 +454,8 @@ class SseStream:
         pass
 
     def caller_as(self, principal: Principal) -> Caller | None:
-        """Return the client of this stream, which from now on acts as `principal`. Return None if it has no session
-        yet.
+        """Give the client of this stream the rights of `principal`, and return the client. Return None if the client
+        has no session yet.
         """
         self.principal = principal
         caller = None if self.session is None else self.session.caller

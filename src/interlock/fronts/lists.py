@@ -98,8 +98,8 @@ def capabilities(view: View, *, modern: bool, tasks: bool = True, upward: bool =
 
 
 class ClientDispatch(Protocol):
-    """The part of a surface (what a client sees of the node) that runs calls. The dispatcher and the MCP-AQL surfaces
-    implement it.
+    """Interface of the object that runs calls for one surface (what a client sees of the node). The dispatcher and the
+    MCP-AQL surfaces implement it.
     """
 
     def call_tool(self, request: ClientRequest) -> Call: ...
@@ -128,7 +128,9 @@ def routed_methods(dispatch: ClientDispatch) -> dict[str, Callable[[ClientReques
 
 
 class ClientLists(Protocol):
-    """The part of a surface (what a client sees of the node) that answers list requests and describes the surface."""
+    """Interface of the object that answers list requests for one surface (what a client sees of the node), and
+    describes the surface.
+    """
 
     @property
     def unchanging(self) -> frozenset[str]:
@@ -224,7 +226,7 @@ class ListCache:
         return "\n\n".join(parts)[:INSTRUCTIONS_CHARS_MAX]
 
     def when_fresh(self, method: str, then: Callable[[], None]) -> None:
-        """Call `then` once the lists are fresh or the time limit for waiting is reached."""
+        """Call `then` when the lists are fresh. Lists that are too old are read again first, within a time limit."""
         waits: Coroutine[Any, Any, Any] | None = self.arrivals.maybe_wait()
         if waits is None:
             kind, now = KIND.get(method, "resources"), self.clock.now()

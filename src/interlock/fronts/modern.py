@@ -51,9 +51,7 @@ class _Filter(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False)
 class ListenStream:
-    """An open `subscriptions/listen` request. It is a member of the audience, and receives notifications for the
-    client.
-    """
+    """An open `subscriptions/listen` request of a modern client, to which notifications are sent."""
 
     caller: Caller
     listen_id: bytes
@@ -117,7 +115,7 @@ class ListenStream:
 
 @dataclass(eq=False)
 class ModernFront:
-    """The front of modern clients, which handles each of their requests independently."""
+    """The entry point for modern clients. It handles each of their requests independently."""
 
     dispatch: ClientDispatch
     stock: ClientLists

@@ -122,7 +122,7 @@ class PublicEndpoint:
             if principal is not None:
                 self._admit(exchange, decision, principal)
             elif self.bearers is not None:
-                self._ask_about(exchange, decision, self.bearers)
+                self._verify_credential(exchange, decision, self.bearers)
             else:
                 self._turn_away(exchange, _UNAUTHORISED)
         except Exception:
@@ -134,7 +134,7 @@ class PublicEndpoint:
         return decision
 
     def admits(self, protocol: McpProtocol, head: Head) -> bool:
-        """Return whether the sender of this head is already known to be admitted."""
+        """Return whether the sender of a request is known to be admitted without further verification."""
         decision: HeadDecision = head.decision or self._inspect(head)
         return decision.at_once is None and self._principal(protocol, head) is not None
 
@@ -167,8 +167,10 @@ class PublicEndpoint:
             refusal = None
         protocol.decide(head, _with_lines(refusal, decision.extra))
 
-    def _ask_about(self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens") -> None:
-        """Hold a request with an unknown credential, including its body, until the credential is verified."""
+    def _verify_credential(self, exchange: Exchange, decision: HeadDecision, bearers: "AccessTokens") -> None:
+        """Hold a request whose credential is unknown until the credential has been verified, then serve or refuse the
+        request.
+        """
         if (credential := exchange.head.credential) is None:
             self._turn_away(exchange, bearers.without)
             return
@@ -201,9 +203,9 @@ class PublicEndpoint:
         else:
             self._legacy_post(exchange, post, principal)
 
-    def _is_postponed(self, serve: Serve, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> bool:
-        """Postpone a request if the client's surface depends on servers that are not connected yet. Return whether it
-        was postponed.
+    def _postpone(self, serve: Serve, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> bool:
+        """Postpone a request if the client's surface depends on servers that are still connecting. Return False if
+        there is no need to wait.
         """
         if (waits := self.surfaces.maybe_wait(endpoint.surface, principal, endpoint.only)) is None:
             return False
@@ -222,7 +224,7 @@ class PublicEndpoint:
     def _serve_unless_message(
         self, exchange: Exchange, decision: HeadDecision, principal: Principal
     ) -> UrlTarget | None:
-        """Serve a request, unless it is an ordinary message to a configured endpoint.
+        """Serve a request that is no ordinary MCP message, such as a GET or DELETE, or one for an unknown endpoint.
 
         Return None if the request was served. If it is an ordinary message, return its endpoint and leave it to the
         caller of this method.
@@ -286,7 +288,7 @@ class PublicEndpoint:
             exchange.keep = False  # the connection is for this stream alone, and may be given up with it
             exchange.extra += b"connection: close\r\n"
             exchange.open_stream()
-            had[0].take_up(exchange, had[1])
+            had[0].resume(exchange, had[1])
             return
         exchange.open_stream()
         exchange.on_gone = lambda: session.detach(exchange)
@@ -299,7 +301,7 @@ class PublicEndpoint:
         if request is None:
             if head.routing is not None:
                 request = validate_plain_request(exchange.body, head.routing)
-            if request is None and (request := self._climb(exchange, endpoint, principal)) is None:
+            if request is None and (request := self._read_modern(exchange, endpoint, principal)) is None:
                 return
             if len(exchange.body) > TURN_BYTES:  # to read it took a while: others have their turn before it is sent on
                 exchange.protocol.loop.call_soon(self._modern_post, exchange, endpoint, principal, request)
@@ -307,7 +309,7 @@ class PublicEndpoint:
         elif exchange.ended:
             return
         if (caller := head.caller) is None or caller.principal is not principal:
-            if self._is_postponed(self._modern_post, exchange, endpoint, principal):
+            if self._postpone(self._modern_post, exchange, endpoint, principal):
                 return
             fronts, _ = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
             caller = head.caller = fronts.modern.caller(principal, "http", endpoint.only, endpoint.names)
@@ -321,8 +323,8 @@ class PublicEndpoint:
         elif running is not None:
             exchange.on_gone = lambda: self.modern.stop_listening(running)
 
-    def _climb(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> ValidatedRequest | None:
-        """Decode and validate a modern request. Answer it if it is invalid.
+    def _read_modern(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> ValidatedRequest | None:
+        """Decode and validate a request of a modern client. Send a refusal if it is invalid.
 
         Return the request, or None if it was already answered.
         """
@@ -379,7 +381,7 @@ class PublicEndpoint:
                 serve_batch(session.front, session, exchange, error)
             return
         if type(message) is Request and message.method == INITIALIZE and H_SESSION not in exchange.head.headers:
-            if self._is_postponed(self._legacy_post, exchange, endpoint, principal):
+            if self._postpone(self._legacy_post, exchange, endpoint, principal):
                 return
             fronts, surface = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
             opened = fronts.legacy.initialize(message, principal, "http", endpoint.only, endpoint.names)
@@ -430,7 +432,7 @@ class PublicEndpoint:
     # HTTP+SSE (2024-11-05)
 
     def _sse(self, exchange: Exchange, endpoint: UrlTarget, principal: Principal) -> None:
-        if self._is_postponed(self._sse, exchange, endpoint, principal):
+        if self._postpone(self._sse, exchange, endpoint, principal):
             return
         fronts, surface = self.surfaces.choose(endpoint.surface, principal, endpoint.only)
         stream = SseStream(fronts.legacy, exchange, endpoint, principal, self.sse_streams, surface)
@@ -501,8 +503,8 @@ class PublicEndpoint:
                 stream.on_lost()
 
     def dismiss_unwelcome(self) -> None:
-        """End the streams of principals that are no longer admitted. Their sessions end too if a token of this node was
-        revoked.
+        """End the notification streams of principals that are no longer admitted. If their token was revoked, end their
+        sessions too.
 
         If an access token of an authorization server has expired, its sessions stay.
         """

@@ -73,7 +73,9 @@ class StreamLogs:
                 self._forget(log)
 
     def keep(self, log: "StreamLog", size: int) -> bool:
-        """Count `size` more bytes for a log. Return whether the log is still stored."""
+        """Count `size` more bytes for a log. If all logs together are too large, remove the oldest. Return whether this
+        log is still stored.
+        """
         if log.number not in self._logs:
             return False
         log.size += size
@@ -94,7 +96,7 @@ class StreamLogs:
 
 @dataclass(eq=False)
 class StreamLog:
-    """The stored events of one stream, which a client can resume after its connection was lost."""
+    """The stored events of one event stream. A client that lost its connection can resume the stream from them."""
 
     logs: StreamLogs
     session: str
@@ -126,7 +128,7 @@ class StreamLog:
         if self.output is output:
             self.output = None
 
-    def take_up(self, output: Exchange, received: int) -> None:
+    def resume(self, output: Exchange, received: int) -> None:
         """Continue the stream on a new connection. The client has received the first `received` events.
 
         The former connection is closed and its unread data is dropped, even if the stream has ended. Otherwise a client
@@ -213,8 +215,10 @@ class ClientSession(ClientChannel):
 
     # Calls whose connection was lost
 
-    def may_go_on(self) -> bool:
-        """Return whether a call may go on after its connection was lost. Only a limited number per session may."""
+    def may_continue_unconnected(self) -> bool:
+        """Return whether a call may continue after its connection was lost. Only a limited number of calls per session
+        may do so.
+        """
         return len(self.caller.calls or ()) <= UNCONNECTED_MAX
 
     def end(self, reason: str) -> None:

@@ -32,7 +32,7 @@ class AxSocket(WebSocketsSansIOProtocol):
             self.scope["extensions"][UPGRADED] = self  # type: ignore[assignment]
 
     def data_received(self, data: bytes) -> None:
-        """Receive the upgrade request, which must arrive in one piece.
+        """Receive data before the upgrade. The request for the upgrade must arrive in one piece.
 
         A client that sends more data before the answer violates the protocol (RFC 6455 4.1).
         """

@@ -46,8 +46,8 @@ UNREAD_MAX: Final = 4  # times limits.message_bytes that a client may leave unre
 
 @dataclass(eq=False)
 class LineFront(asyncio.Protocol):
-    """The front of one client that sends and receives one message per line. It is the sink of all answers to the
-    client.
+    """The entry point for one client that sends and receives one message per line. Answers to the client are written by
+    this object.
 
     `choose` returns the surface of the client. `maybe_wait` returns a coroutine that waits until this can be decided,
     or None if it can be decided now.
@@ -198,7 +198,9 @@ class LineFront(asyncio.Protocol):
             self._receive(line)
 
     async def decided(self) -> None:
-        """Wait until it is decided which tools the client sees. Earlier messages are being handled from then on."""
+        """Wait until it is decided which surface the client gets. The messages that arrived before are then being
+        handled.
+        """
         if self._deciding is not None:
             await asyncio.wait([self._deciding])
 
@@ -350,8 +352,8 @@ class BridgedClient(asyncio.Protocol):
 
 
 async def bridge(path: Path, only: str | None, surface: str | None = None) -> bool:
-    """Forward messages between the client and the node until one of them closes. Return True if the client closed
-    first.
+    """Forward messages between a client on stdin and stdout and the node's socket, until one of them closes. Return
+    True if the client closed first.
     """
     loop = asyncio.get_running_loop()
     ended: asyncio.Future[bool] = loop.create_future()

@@ -25,7 +25,7 @@ CHOICES_MAX: Final = 256
 
 
 class FrontPair(msgspec.Struct, frozen=True):
-    """A surface: its name, and the objects that serve its legacy and its modern clients."""
+    """The name of a surface, with the entry points for its legacy and its modern clients."""
 
     name: ServedSurface
     legacy: LegacyFront
@@ -69,7 +69,8 @@ class SurfaceChooser:
     def maybe_wait(
         self, requested: str | None, principal: Principal, only: str | None = None
     ) -> Coroutine[Any, Any, None] | None:
-        """Return a coroutine that waits for servers whose lists determine the surface (mcp.list_wait_s).
+        """Return a coroutine that waits until the servers are connected whose tools decide about the surface, for at
+        most mcp.list_wait_s.
 
         Return None if there is nothing to wait for.
         """
@@ -78,7 +79,9 @@ class SurfaceChooser:
     def _wanted(
         self, requested: str | None, principal: Principal, only: str | None
     ) -> tuple[ServedSurface | Literal["auto"], str]:
-        """Return the surface that the request or the configuration selects, possibly `auto`, and what selected it."""
+        """Return the surface that the request or the configuration selects, and a text that says what selected it. The
+        surface can be `auto`, so that the size of the list of tools decides.
+        """
         if only is not None and requested is None:
             return "flat", "one server only"
         if requested is not None and (requested == "auto" or requested in self.pairs):

@@ -102,8 +102,8 @@ class Confirmations:
     # Held here
 
     def redeem(self, call: ConfirmCall, approval: Approval) -> Approval | Refusal | bytes:
-        """Return the approval of a held call whose caller asks for the result by the id alone, without a proof. Return
-        a refusal if there is none.
+        """Find out whether the caller of a held call can get its result with the id of the confirmation alone, without
+        a proof. Return the approval of the call, or a refusal.
 
         The approval may still be pending; the guard decides whether it releases the call. If a person denied the call
         and its tool is still listed, return the encoded result that says so.
@@ -118,8 +118,8 @@ class Confirmations:
         return approval if approval.is_live else refusal_of(approval)
 
     async def decide(self, call: ConfirmCall, held: HeldHere) -> Approval | Refusal | bytes:
-        """Check the proof of a confirmation. Return the approval if this sender may now make the held call, a refusal,
-        or an encoded result that only reports the confirmation.
+        """Check the proof of a confirmation, and decide the approval by it. Return the approval if the sender may now
+        make the held call, a refusal, or the encoded result that only says that the proof was accepted.
         """
         confirm, approval = held.confirm, held.approval
         if approval.kind is not Kind.CALL:
@@ -164,8 +164,8 @@ class Confirmations:
 
 
 class _ConfirmedBelow(GateHold, eq=False):
-    """The state of a confirmation that this node relays to the aggregator that holds the call. That aggregator replies
-    with the result of the confirmed call, or with another question.
+    """The gate's state of a confirmation that is passed on to the aggregator that holds the call. The aggregator
+    replies with the result of the call or with a question.
 
     If this node has used an approval for the call, a question keeps the approval in use, a result finishes it, and an
     error leaves it unchanged.

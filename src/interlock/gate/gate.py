@@ -138,8 +138,8 @@ class Gate:
     def hold(
         self, call: Call, route: Route, returning: ReturningClient | None, released_by: str | None = None
     ) -> "GateHold":
-        """Return the state of the gate for a call over a gated route. If an aggregator below may hold the call too, add
-        a mark to the call that tells it this node's callers apart.
+        """Return the gate's state for a call of a tool that may be held. If an aggregator below may hold the call too,
+        add a mark to the call that identifies the caller.
 
         `released_by` is the id of the approval of a room proposal, if that proposal contains this call.
         """
@@ -171,8 +171,8 @@ class Gate:
         self._work.begin(answer_failures(call, self._decline(call, hold, confirmation_id)))
 
     async def _decline(self, call: Call, hold: "GateHold", confirmation_id: str) -> None:
-        """Withdraw the approval of a declined call, and answer the call. An approval at an aggregator below stays there
-        until it expires.
+        """Withdraw the approval of a call that the client's user declined, and answer the call. If an aggregator below
+        holds the call, its approval stays there until it expires.
         """
         approval = self.inbox.get(confirmation_id)
         if approval is not None and approval.requested_by == hold.requester:
@@ -183,7 +183,8 @@ class Gate:
     # Approvals
 
     def is_still_good(self, approval: Approval) -> bool:
-        """Return whether a person approved with a proof, and may still approve this tool.
+        """Return whether an approval has a person's proof, and that person is still allowed to approve calls of this
+        tool.
 
         The answer is False for an approval without a proof or by a standing grant, and if the approver's anchor was
         removed or no longer covers the tool.
@@ -198,8 +199,8 @@ class Gate:
         self._work.begin(self.inbox.finish(approval_id, move, outcome))
 
     def definitions_changed(self, digests: Mapping[str, str]) -> None:
-        """End the approvals of calls whose tool has a new definition, because they were given for the old one.
-        `digests` has the new ones, by tool.
+        """End the approvals of calls of tools whose definition has changed, because they were given for the old
+        definition. `digests` has the digest of each tool's new definition.
         """
         voiding = self.inbox.void_where(
             "the definition of the tool has changed",
@@ -269,7 +270,7 @@ class GateHold(msgspec.Struct, eq=False):
     # Check 10: find the decision
 
     def acknowledge(self, call: Call) -> CheckRefusal | None:
-        """Return None: a call that a person decides about needs no acknowledgement by its caller."""
+        """Return None. The caller need not acknowledge a call on which a person decides."""
         return None
 
     def find_refusal(self, call: Call) -> CheckRefusal | None:
@@ -329,8 +330,8 @@ class GateHold(msgspec.Struct, eq=False):
         return self.gate.inbox.find(self.requester, self.digest)
 
     def _find_grant(self, waiting: Approval | None) -> Release | str:
-        """Return the release of the call by a standing grant that covers it. If no grant covers it, return a sentence
-        that explains why.
+        """Return the release of the call by a standing grant that covers it. If no grant covers the call, return a
+        sentence that says why.
 
         The sentence is empty if the caller has no grant for the tool, or no grant can cover its calls. `waiting` is the
         existing approval of the call, if there is one: pending, or approved by a grant.
@@ -429,7 +430,7 @@ class GateHold(msgspec.Struct, eq=False):
         return message
 
     def _read_reply(self, call: Call, message: bytes) -> bytes:
-        """Return the reply of the server in the form that the client may see. If the reply is a question, the client
+        """Return the server's reply as the client may see it. If the reply contains a question, note that the client
         may continue the call with the same approval.
 
         A demand of a proved aggregator below is translated to the names of this node. Claims about held calls that
@@ -494,8 +495,8 @@ def requester_of(call: Call) -> str:
 
 
 def _keep_only_approved(call: Call, link: Link, before: NextRound | None) -> None:
-    """Remove from a released call whatever the approver was not shown. `before` is the round that the call continues,
-    or None.
+    """Remove the members from a released call that the person who approved it has not seen. `before` is the earlier
+    round of questions that the call continues, or None.
 
     A person was shown and signed the name of the tool and the arguments. `_meta` keeps the keys that the protocol
     needs, and answers are sent only to questions that the server asked in the previous round. Members that MCP does not

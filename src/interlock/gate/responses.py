@@ -104,7 +104,7 @@ class Responses:
         return held_call.denied_result(demand, "declined at the client", **_result_form(call, hold))
 
     def relayed_result(self, call: Call, hold: "GateHold", demand: RelayedDemand) -> bytes:
-        """Return the encoded result for a call that an aggregator below holds or has denied."""
+        """Return the encoded result that tells the client that an aggregator below holds or has denied its call."""
         call.reason = demand.status
         if demand.status == held_call.DENIED or demand.approval_url is None or not sees_pages(call):
             return demand.result
@@ -163,13 +163,13 @@ class Responses:
 
 
 def grant_way(approval_id: str) -> str:
-    """Return the suggestion to sign a standing grant, as a phrase."""
+    """Return the phrase that suggests signing a standing grant."""
     return f"sign a standing grant for calls like it (`interlock approve {approval_id} --standing`)"
 
 
 def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
-    """Return suggestions for being asked less often about calls over this route, as phrases for a person. They name
-    lines of the configuration, and are not for clients.
+    """Return suggestions how an operator can avoid further questions about calls of a tool, as phrases. They name lines
+    of the configuration, and therefore are not shown to clients.
     """
     ways = []
     if route.may_be_granted:
@@ -185,7 +185,7 @@ def ways_out(route: Route, approval_id: str) -> tuple[str, ...]:
 
 
 def sees_pages(call: Call) -> bool:
-    """Return whether the client of a call can show web pages to its user. A parent never can, because it is an
+    """Return whether the client of a call can show a web page to its user. A parent cannot, because it is an
     aggregator.
     """
     if call.caller.era is not Era.MODERN or call.caller.hop is not None:

@@ -37,7 +37,7 @@ class Relayed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NextRound(msgspec.Struct, frozen=True, kw_only=True):
-    """Permission to continue a call after a question, with the approval that the call has already used."""
+    """Permission for a caller to continue a call after answering a question, without another approval."""
 
     approval_id: str
     until: float
@@ -49,7 +49,8 @@ class NextRound(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class Rounds:
-    """The table of calls that may continue after a question, and of the confirmations that aggregators below demand.
+    """Table of the calls that their clients may continue after answering a question, and of the confirmations that
+    aggregators below demand.
 
     `on_lapsed` is called with the approval id of a call that its caller did not continue in time, or that an identical
     call with another approval replaced.
@@ -124,8 +125,8 @@ class Rounds:
         return next_round.approval_id if next_round is not None else None
 
     def take_next_round(self, requester: str, digest: str) -> NextRound | None:
-        """Remove and return the permission to continue this call, so that no other call can use it. Return None if
-        there is none.
+        """Remove and return the permission to continue this call, so that it is used only once. Return None if there is
+        none.
         """
         return self._open.pop((requester, digest), None)
 

@@ -4,7 +4,7 @@ from msgspec import Struct
 
 
 class Spent(Struct, frozen=True, kw_only=True):
-    """Usage of one limit of a budget.
+    """A limit of a budget, and how much of it is used.
 
     Members:
         limit: What may be used.

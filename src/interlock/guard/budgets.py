@@ -34,8 +34,8 @@ def is_limited(plan: Plan) -> bool:
 
 @dataclass(eq=False)
 class Budgets:
-    """The budget accounts of a node, for callers, tools, subservers and parents. `is_enforced` tells whether calls are
-    charged at all: a budget is or was configured, or a parent may set one.
+    """The budget accounts of a node, for callers, tools, subservers and parents. Calls are charged only if
+    `is_enforced` is set.
     """
 
     # The limits of every subserver that registers, unless its own are configured.
@@ -68,8 +68,8 @@ class Budgets:
             self._received[tree] = Account("subserver", limits, self.clock.now())  # AX-11.4-5
 
     def for_registration(self, own: BudgetLimits | None) -> BudgetLimits:
-        """Return the budget limits that this node declares to a subserver when it registers. `own` has the limits of
-        the subserver's [[access]] entry. The result stays within the budgets that parents gave to this node.
+        """Return the budget limits that this node gives to a subserver when it registers. `own` has the limits in the
+        subserver's [[access]] entry, or is None. No limit is higher than those that parents gave to this node.
         """
         limits = self.declared if own is None else own.completed_by(self.declared)
         for account in self._received.values():
@@ -79,7 +79,7 @@ class Budgets:
     # Calls (guard)
 
     def room(self, call: Call, link: CallLink) -> Refusal | None:
-        """Return the refusal of a call that would exceed a budget now, or None. Nothing is charged."""
+        """Return the refusal of a call that would exceed a budget now, or None. Do not charge the call."""
         price, caller = call.price, call.caller
         if price is None or call.charge is not None:
             return None
@@ -120,7 +120,9 @@ class Budgets:
     def _find_exceeded(
         self, link: CallLink, tool: str, price: Price, principal: Principal, *, from_parent: bool
     ) -> tuple[ExceededLimit, Scope] | None:
-        """Return the limit that a call would exceed now, or None. Nothing is charged, and no time window starts."""
+        """Return the limit that a call would exceed now and the scope of its account, or None. Do not
+        charge the call.
+        """
         if not self.is_enforced:
             return None
         now = self.clock.now()
@@ -132,8 +134,8 @@ class Budgets:
         return _find_worst(accounts, price, now)
 
     def _of_tree(self, link: CallLink, from_parent: bool) -> list[Account]:
-        """Return the accounts of the subserver session that a call goes to, and of the budgets that parents gave to
-        this node if the call uses them.
+        """Return the accounts of a call that belong to the MCP-AX tree: the account of the subserver that it goes to,
+        and the budgets that parents gave to this node.
 
         Budgets received from parents limit calls that come from parents and calls that go to subservers.
         """
@@ -163,7 +165,9 @@ class Budgets:
         return None if account is None else account.shown(self.clock.now())
 
     def outlook(self, link: CallLink, tool: str, price: Price, caller: Principal) -> ExceededLimit | None:
-        """Return the limit that a call of this tool by this caller would exceed now, or None. Nothing is charged."""
+        """Return the limit that a call of this tool by this caller would exceed now, or None. Do not
+        charge the call.
+        """
         worst = self._find_exceeded(link, tool, price, caller, from_parent=False)
         return None if worst is None else worst[0]
 
@@ -207,7 +211,9 @@ def _account(accounts: dict[str, Account], scope: Scope, name: str, limits: Budg
 
 
 def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits: BudgetLimits, now: float) -> Account:
-    """Return a copy of an account under its present limits. A missing or long unused account counts as a new one."""
+    """Return a copy of an account with the limits that are configured now. If the account does not exist or was not
+    used for long, the copy is empty.
+    """
     copy = Account(scope, limits, now)
     stored = accounts.get(name)
     if stored is not None and now - stored.used_at < IDLE_S:
@@ -216,7 +222,9 @@ def _as_it_stands(accounts: dict[str, Account], scope: Scope, name: str, limits:
 
 
 def _find_worst(accounts: list[Account], price: Price, now: float) -> tuple[ExceededLimit, Scope] | None:
-    """Return the exceeded limit with the longest wait, with its scope, or None if no account refuses."""
+    """Return the limit that a call would exceed with the longest wait, and the scope of its account. Return None if no
+    account would be exceeded.
+    """
     limits = ((account.limits.exceeded(account.usage, price, now), account.scope) for account in accounts)
     exceeded = [(over, scope) for over, scope in limits if over is not None]
     return max(exceeded, key=lambda worst: _wait_ms(worst[0]), default=None)

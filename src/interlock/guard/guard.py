@@ -62,18 +62,22 @@ class Guard(Generic[R]):
         self._own = tuple(check for check in self.checks if not check.is_common)
 
     def include(self, check: Check[R], *, is_included: bool) -> None:
-        """Add a check to the list or remove it. The checks of routes must then be determined again
-        with `checks_for`.
+        """Add a check to the guard's list, or remove it. Afterwards `checks_for` must be called again
+        for each route.
         """
         others = [other for other in self.checks if other is not check]
         self._list([*others, check] if is_included else others)
 
     def watch(self, *, is_needed: bool) -> None:
-        """Set whether every call is checked, including calls over routes for which no check is listed."""
+        """Set whether a call can be refused by a check that its route does not list. If `is_needed` is true, every call
+        runs through the checks; otherwise a call without listed checks is admitted at once if its link is ready.
+        """
         self._quick_max = 0 if is_needed else self._calls_max
 
     def checks_for(self, route: R) -> tuple[Check[R], ...]:
-        """Return the checks that apply to a route, in order, or an empty tuple if only the common checks apply."""
+        """Return the checks for calls over a route, in order. Return an empty tuple if no special check applies; then
+        the guard runs only the common checks.
+        """
         if not any(check.applies_to(route) for check in self._own):
             return ()
         return tuple(check for check in self.checks if check.is_common or check.applies_to(route))
@@ -102,8 +106,8 @@ class Guard(Generic[R]):
         return Admitted(call, _ADMISSION_KEY) if verdict is None else verdict
 
     def find_refusal(self, call: Call, link: CallLink, before: CheckNumber) -> CheckRefusal | None:
-        """Run the checks with numbers below `before` and return the first refusal, or None. `before` is at most the
-        number of the gate.
+        """Run the checks whose number is lower than `before`, and return the first refusal, or None. `before` may be at
+        most the number of the gate.
         """
         verdict = self._find_verdict(call, link, before)
         return verdict if isinstance(verdict, CheckRefusal) else None
@@ -142,7 +146,7 @@ class Guard(Generic[R]):
         return _CONTENDED
 
     def derive(self, admitted: Admitted[Call], link: CallLink) -> Admitted[Call] | CheckRefusal:
-        """Admit an admitted command again, for another link that the command's first link selected.
+        """Admit a command again for another link, which the link it was admitted for has selected.
 
         The command has already passed and paid for every check; only the readiness of the selected link is checked.
         This method cannot admit a call that was not admitted before.

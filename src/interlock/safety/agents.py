@@ -51,7 +51,9 @@ def is_agent_name(name: str) -> bool:
 
 
 class Policies:
-    """Lookup of the policy of each agent. An agent is declared if the configuration names it."""
+    """Lookup of the policy for each agent. An agent that the configuration names is "declared" and has settings of its
+    own; all others share the general policy.
+    """
 
     def __init__(self, plan: SafetyPlan) -> None:
         self.plan = plan
@@ -109,7 +111,8 @@ class StepCount(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class StepCounts:
-    """The steps that each agent took since a person last agreed that it goes on, in all of its executions.
+    """Counter of each agent's steps, over all of its executions, since a person last agreed that the agent may
+    continue.
 
     Counts are kept in memory, and written to the store within a second. A count is over when the agent took no step for
     `keep_s` seconds.
@@ -229,7 +232,9 @@ class Blocks:
         return [block for agent in list(self._unwritten) if (block := await self._write(agent)) is not None]
 
     async def _write(self, agent: AgentKey) -> Block | None:
-        """Write the block of an agent. Return None if that has been done, or the block was lifted."""
+        """Write the block of an agent to the store and return the block. Return None if there is nothing to write,
+        because the block is stored already or was lifted.
+        """
         async with self._writing:
             block = self._by_agent.get(agent)
             if block is None or agent not in self._unwritten:

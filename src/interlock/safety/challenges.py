@@ -35,8 +35,9 @@ TOOL_PREFIX: Final = "agent."  # what the inbox calls an agent, and what `approv
 
 @dataclass(eq=False)
 class Challenges:
-    """The questions about agents that people answer in the inbox: challenges, and requests to approve a start or a
-    step. An agent has at most one valid challenge.
+    """The questions about agents that people answer in the inbox. A question asks to approve the start or a step of an
+    agent, or is a challenge: the agent is stopped until a person enters a code. An agent has at most one valid
+    challenge.
 
     `may_issue` returns whether a minute has passed since the agent's last challenge; a challenge that an operator
     orders or a new report demands does not wait for that.
@@ -53,8 +54,8 @@ class Challenges:
         """Do nothing: the safety loop decides which challenges stay valid and calls `void_left_over`."""
 
     async def void_left_over(self, block_challenges: frozenset[str]) -> None:
-        """End the questions about agents that were asked before the node started. The challenges of blocks
-        (`block_challenges`) and the questions of another live replica stay.
+        """End the questions about agents that were asked before the node started. Keep the challenges of blocked agents
+        (`block_challenges`), and the questions of another replica that is running.
         """
         await self.inbox.void_where(
             "the node was started since",
@@ -89,7 +90,7 @@ class Challenges:
 
     async def raise_challenge(self, agent: AgentKey, name: str, draft: Approval) -> None:
         """Put a challenge with a new code into the inbox, and void the agent's previous challenge. Raise StoreError if
-        the code cannot be stored. If the inbox refuses the challenge, that is only logged.
+        the code cannot be stored. If the inbox refuses the challenge, only log that.
         """
         before = self._issued.get(agent)
         if before is not None and self.is_waiting(before[1]):

@@ -94,7 +94,7 @@ class StepGrant:
         self._used: set[CallIdentity] = set()
 
     def has_shown(self, run_text: str | None) -> bool:
-        """Return whether the person who approved this grant has read what the call runs."""
+        """Return whether the person who approved this grant has seen the text that the call runs, such as a command."""
         return self.digest is not None or (run_text is not None and protocol.has_words(self.text, run_text))
 
     def may(self, call: Call, names: "CallNames") -> bool:
@@ -136,8 +136,8 @@ class CallableNames:
         self._known.clear()
 
     def of(self, caller: Caller) -> Mapping[str, tuple[str, ...]]:
-        """Return everything that a caller can call by each normalized name: qualified names of tools and prompts, and
-        operations of AQL servers.
+        """Return every target that a caller can call, by normalized name. The targets are qualified names of tools and
+        prompts, and operations of AQL servers.
         """
         namespace = self.live.current
         view = namespace.view(caller.key)
@@ -162,8 +162,8 @@ class CallableNames:
         return frozenset(normalise(name, split=is_split) for name in spelled for is_split in (False, True))
 
     def of_call(self, call: Call) -> CallNames:
-        """Return the names of the target of a call. If the target is a tool of an AQL server, the operations that the
-        call contains are named too, because the call carries out these operations.
+        """Return the names of the target of a call. If the target is a tool of an AQL server, the result also has the
+        names of the operations in the call's arguments.
         """
         route = call.route
         if isinstance(route, Route) and (lifted := self.lifted(route)):
@@ -183,14 +183,14 @@ class CallableNames:
         return CallNames(frozenset((normalise(call.target), normalise(plain_uri(call.target)))))
 
     def named_by(self, hint: Hint, caller: Caller) -> frozenset[str]:
-        """Return the names in an agent's report that the caller can call, and every URI in it, because a URI may name a
-        resource.
+        """Return the names in an agent's report that the caller can call. URIs in the report are always included,
+        because each may be the URI of a resource.
         """
         return (hint.names & self.of(caller).keys()) | frozenset(name for name in hint.names if "://" in name)
 
     def calls_in(self, hint: Hint, caller: Caller) -> tuple[str, ...]:
-        """Return the calls that a person is shown before they approve an agent's report: every tool, prompt, operation
-        and URI that a name in it means.
+        """Return the targets that an agent's report names, as they are shown to the person who approves it: tools,
+        prompts, operations and URIs.
         """
         callable_names = self.of(caller)
         calls = {call for name in self.named_by(hint, caller) for call in callable_names.get(name, (name,))}
@@ -237,13 +237,15 @@ class HeldOperation(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(eq=False)
 class HeldOperations:
-    """The operations of an execution that wait for a person, by approval id, and those that a person has released."""
+    """The operations of one execution that need a person's approval: those that wait for it, by the id of the approval,
+    and those that have it.
+    """
 
     waiting: dict[str, HeldOperation] = field(default_factory=dict)
     _released: set[tuple[str, str]] = field(default_factory=set, init=False)
 
     def find_waiting(self, held: HeldOperation) -> str | None:
-        """Return the id of the approval that this operation already waits for, or None if there is none."""
+        """Return the id of the approval for which this operation already waits, or None if it does not wait."""
         return next((id for id, waiting in self.waiting.items() if waiting.key == held.key), None)
 
     def wait(self, id: str, held: HeldOperation) -> None:
@@ -436,7 +438,7 @@ class Executions:
                 self._last.pop((old.owner, old.agent), None)
 
     def note(self, execution: Execution) -> None:
-        """Mark an execution as changed, so that it is stored within a second."""
+        """Mark an execution as changed, so that it is written to the store within a second."""
         self._changed[execution.id] = execution
         if not execution.is_live and execution in (mine := self.by_owner.get(execution.owner, [])):
             mine.remove(execution)

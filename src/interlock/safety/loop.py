@@ -118,7 +118,7 @@ class SafetyLoop(DecisionReceiver):
     _triggers: list[Trigger] = field(default_factory=list, init=False)
 
     def add_trigger(self, trigger: Trigger) -> None:
-        """Add a function that assesses every report of an agent. Its assessment can only make the result stricter (AQL
+        """Add a function that assesses every report of an agent. Its assessment can only make the verdict stricter (AQL
         8.8.3).
         """
         self._triggers.append(trigger)
@@ -311,7 +311,9 @@ class SafetyLoop(DecisionReceiver):
         return next((execution for execution in mine if execution.status is _S.RUNNING), None)
 
     def may_run(self, execution: Execution, names: frozenset[str], held: HeldOperation) -> bool:
-        """Return whether a person has approved this operation, either with the reported step or separately."""
+        """Return whether a person has approved this operation of an agent, either as part of a reported step or by
+        itself.
+        """
         for grant in execution.grants:
             is_named = grant.is_approved and not grant.names.isdisjoint(names)
             if is_named and grant.digest in (None, held.digest):
@@ -396,8 +398,8 @@ class SafetyLoop(DecisionReceiver):
     def _draft_pause(
         self, execution: Execution, evaluation: Evaluation, hint: Hint, caller: Caller, written: str
     ) -> Pause:
-        """Return a pause that no person was asked about yet: what they are shown of a reported step, and the grant that
-        the agent gets if they approve it, for the calls that were shown and no others.
+        """Return a pause for a reported step, about which no person has been asked yet. It contains what the person
+        will be shown, and the grant for the shown calls that the agent gets if they approve.
         """
         shown: dict[str, Any] = {"step": execution.steps, "nextActionHint": written}
         # Beyond the step limit, a person only lets the counter begin again.
@@ -410,8 +412,8 @@ class SafetyLoop(DecisionReceiver):
         return Pause(evaluation=evaluation, shown={**shown, "calls": calls}, grant=grant)
 
     async def _still_paused(self, execution: Execution, pause: Pause) -> Directive | None:
-        """Return the directive that tells an agent to keep waiting, or None if its pause is over and the report can be
-        evaluated.
+        """Return the directive that tells a paused agent to keep waiting. Return None if the pause is over, so that the
+        agent's report can be evaluated.
         """
         approval = self.challenges.inbox.get(pause.approval_id)
         status = Status.VOID if approval is None else approval.status
@@ -482,8 +484,8 @@ class SafetyLoop(DecisionReceiver):
         self.record(execution, "block", "blocked", approval=draft.id, reason=reason)
 
     def abort_as_operator(self, agent: AgentKey, by: str) -> Execution | None:
-        """Cancel the live executions of an agent for an operator. Return the latest of them, or
-        None if there was none.
+        """Cancel the running and pending executions of an agent for an operator. Return the latest of them, or None if
+        there was none.
         """
         live = self.executions.live_of(agent)
         for execution in live:
@@ -491,8 +493,8 @@ class SafetyLoop(DecisionReceiver):
         return live[-1] if live else None
 
     async def escalate(self, execution: Execution, pause: Pause) -> None:
-        """Block, verify or pause an agent whose actual call is judged more strictly than its report was. Raise
-        OperationFailed if the result cannot be stored.
+        """Block or pause an agent because its call was judged more strictly than its report. Depending on the verdict,
+        a code or an approval ends the pause. Raise OperationFailed if the result cannot be stored.
         """
         async with self._lock(execution.agent):
             if pause.evaluation.verdict is StepVerdict.STOP:
@@ -616,8 +618,8 @@ class SafetyLoop(DecisionReceiver):
                 execution.is_refused = self._end(execution, _S.CANCELLED, "The start was not approved in time.")
 
     def find_block(self, agent: AgentKey) -> Block | None:
-        """Return the block that stops an agent, or None. It is the agent's own or, unless the configuration declares
-        the agent, that of any other agent of its client.
+        """Return the block that stops an agent, or None. An agent that the configuration does not name is also stopped
+        by the block of any other agent of the same client.
         """
         block = self.blocks.find(agent)
         if block is None and not self.policies.is_declared(agent):
@@ -626,7 +628,9 @@ class SafetyLoop(DecisionReceiver):
         return block
 
     async def _refuse_blocked(self, agent: AgentKey, *, is_report: bool = False) -> None:
-        """Raise OperationFailed if a block stops the agent and the loop is enforcing."""
+        """Raise OperationFailed if the agent is blocked, directly or by the block of another agent of its client, and
+        the loop is enforcing.
+        """
         block = self.find_block(agent)
         if block is not None and self.is_enforcing:  # AQL-8.8.3-2, AQL-8.6.4-5
             raise OperationFailed(await self._blocked(block, is_report=is_report))

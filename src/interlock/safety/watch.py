@@ -65,7 +65,9 @@ class AgentCheck:
 
     @property
     def is_needed(self) -> bool:
-        """Return whether this check could refuse any call at present."""
+        """Return whether this check may refuse calls at present: the loop is enforcing, and there are executions,
+        blocks or clients that need an execution.
+        """
         loop = self.loop
         return loop.is_enforcing and bool(loop.plan.require or loop.executions.by_owner or loop.blocks.all())
 
@@ -137,20 +139,23 @@ class AgentCheck:
         return None if grant.has_shown(run_text) else protocol.evaluate_call(policy, (), danger, run_text)
 
     def may_notify(self, caller: Caller) -> bool:
-        """Return whether a client may send notifications now. They cannot be reported first, as calls can."""
+        """Return whether a client may send notifications now. Agents cannot report notifications in advance, as they
+        can report calls.
+        """
         owner = find_owner(caller)
         mine = self.loop.executions.by_owner.get(owner) if owner is not None else None
         return self._find_unreported_refusal(caller.principal.name, has_execution=bool(mine)) is None
 
     def find_room_refusal(self, principal: str) -> Refusal | None:
-        """Return why a client may not act in rooms otherwise than by calls, which it can report. Return None if it
-        may.
+        """Return why a client may not act in rooms, apart from calling tools. Return None if it may. Such actions
+        cannot be reported in advance.
         """
         has_execution = principal != LOCAL and any(live.principal == principal for live in self.loop.executions.live())
         return self._find_unreported_refusal(principal, has_execution=has_execution)
 
     def _find_unreported_refusal(self, principal: str, *, has_execution: bool) -> Refusal | None:
-        """Return why a client may not act in a way that it cannot report, or None.
+        """Return why a client may not act in a way that agents cannot report, such as sending a notification. Return
+        None if it may.
 
         It may not while it has an execution, or must have one, because every action must be reported first. Nor may it
         if an agent of its principal is blocked, unless the principal is that of local callers.
@@ -164,7 +169,9 @@ class AgentCheck:
         return self._fault("unreported_action") if has_execution else None
 
     def use(self, call: Call) -> None:
-        """Use up the reported names of a call that a person has released, before the call is sent."""
+        """Use up the grant of the reported step that allows this call, because the call was released by a person and
+        will be sent now.
+        """
         if not self.loop.executions.by_owner:
             return
         owner = find_owner(call.caller)
@@ -176,8 +183,8 @@ class AgentCheck:
                     return
 
     def _pause(self, execution: Execution, judged: Evaluation, call: Call, names: CallNames) -> Refusal:
-        """Pause an agent whose actual call is judged more strictly than its report was, and return the refusal of this
-        call. A person is asked in the background, about this call with its arguments.
+        """Pause an agent because its call is judged more strictly than its report was, and return the refusal of the
+        call. In the background, ask a person about this call with its arguments.
         """
         execution.grants.clear()
         arguments, now = arguments_of(call), self.clock.wall()
@@ -227,8 +234,8 @@ class AgentCheck:
 
 
 def _danger(call: Call) -> int | None:
-    """Return the danger level READ_ONLY for a call that changes nothing. Return None for other calls, whose risk
-    follows from their names.
+    """Return the danger level READ_ONLY for a call that changes nothing. Return None for other calls, whose risk is
+    derived from their names.
     """
     route = call.route
     if isinstance(route, Route) and route.capability is not None and not route.is_open:

@@ -97,7 +97,9 @@ def seconds_of(text: str | None) -> int | None:
 def with_proposed(
     own: Sequence[grants_api.GrantRule], proposed: Sequence[grants_api.GrantRule]
 ) -> list[grants_api.GrantRule]:
-    """Combine the user's own rules with the proposed rules for all other arguments."""
+    """Return the user's own rules, completed by the proposed rules for the arguments about which the
+    user gave no rule.
+    """
     if any(rule.at == "" for rule in own):
         return list(own)
     combined = list(own)

@@ -74,8 +74,8 @@ def preview(approval: api.Approval, width: int, ascii_only: bool) -> list[Text]:
 
 
 def _facts(approval: api.Approval, arrow: str) -> Iterator[tuple[str, str]]:
-    """Yield the facts about an approval that a person reads before its arguments or its definition, each with a
-    label.
+    """Yield pairs of a label and a text: the facts about an approval that a person reads before its arguments or its
+    definition.
     """
     yield "id", approval.id
     yield "kind", approval.kind
@@ -415,7 +415,9 @@ def approve(
 
 
 def _no_approver(invocation: Invocation, approval: api.Approval) -> Refused:
-    """Return the exception for an approval that cannot be signed, because no approver is enrolled."""
+    """Return the exception that says that an approval cannot be signed because no approver is enrolled. Its
+    hint says how to enrol one.
+    """
     from interlock.node.cli.tree import approver_step
 
     if approval.kind == "enrolment":

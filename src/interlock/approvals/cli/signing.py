@@ -38,7 +38,7 @@ def prove(shown: api.Approval, key: KeyChoice, *, choice: str | None) -> Raw:
 
 
 def prove_classes(aggregator_id: str, id: str, entries: Sequence[api.ToolRuling], key: KeyChoice) -> Raw:
-    """Sign the classes of tools that the user was shown, and return the proof."""
+    """Return a proof in which the user signs the classes of tools that were shown."""
     digest, tool = digests.classification_digest(id, map(astuple, entries)), entries[0].tool
     question = ProofQuestion(confirmation_id=id, call_digest=digest, tool=tool, aggregator_id=aggregator_id)
     return sign(question, key)
@@ -67,8 +67,8 @@ def sign(question: ProofQuestion, key: KeyChoice, *, approvers: Sequence[str] = 
 
 
 def _digest(shown: api.Approval, choice: str | None) -> str:
-    """Return the digest that a person signs for this approval. Raise Refused if it does not match what the person was
-    shown.
+    """Return the digest that a person signs to approve. Raise Refused if the digest that the node sent is not the
+    digest of what the person was shown.
     """
     try:
         kind = Kind(shown.kind)

@@ -131,7 +131,7 @@ class ClassificationOperations:
         return ProofQuestion(confirmation_id=body.id, call_digest=digest, tool=tools[0], aggregator_id=node)
 
     def _find_obstacle(self, ruling: api.ToolRuling, route: Route, proof: Proof) -> str | None:
-        """Return why the signature does not count for a tool of the signed list, or None if it counts."""
+        """Return why a signed class cannot take effect for a tool, or None if it can."""
         if route.link.offer.is_aggregator:
             return NOT_OURS
         if route.digest != ruling.digest:

@@ -288,7 +288,7 @@ class ApproverOperations:
 
 
 def _created(outcome: Outcome | Refusal) -> Outcome:
-    """Return a new key or enrolment, or raise Refused if it is a refusal instead."""
+    """Return `outcome` if it is a new key or enrolment. Raise Refused if it is a refusal."""
     if isinstance(outcome, Refusal):
         data = outcome.details or {}
         raise Refused(str(data.get("reason", outcome.message)), str(data.get("detail", outcome.message)))

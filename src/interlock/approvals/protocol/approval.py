@@ -35,7 +35,9 @@ from interlock.wire.refusal import Refusal, RefusalCode, ax_refusal
 
 
 class Status(enum.Enum):
-    """Status of an approval. PENDING and APPROVED approvals are live; all other statuses except USED are final."""
+    """The status of an approval. It is called live while it is PENDING or APPROVED. All other statuses except USED are
+    final.
+    """
 
     PENDING = "pending"
     APPROVED = "approved"
@@ -115,7 +117,9 @@ class Source(enum.Enum):
 
 
 class Requires(enum.Enum):
-    """Requirement for approving, such as a proof or a role. Denying requires only the role of an operator."""
+    """The requirement for approving: an acknowledgement, a role, a code or a proof. Denying requires only the role of
+    an operator.
+    """
 
     ACK = "ack"
     ROLE = "role"
@@ -192,8 +196,8 @@ class Approval(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     @property
     def is_about_driver(self) -> bool:
-        """Return whether the approval asks a person to trust a driver. An approval of a call that its driver's contract
-        holds does not.
+        """Return whether the approval is about trusting a driver, rather than about a call that a driver's contract
+        holds.
         """
         return self.source is Source.DRIVERS and self.kind is Kind.DEFINITION
 

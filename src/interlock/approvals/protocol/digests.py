@@ -33,7 +33,9 @@ CLASSIFICATION: Final = "classification"  # the kind of a signature over several
 
 
 def is_item(subject: str) -> bool:
-    """Return whether the subject of a definition is a prompt, a template, ... such as `files.prompts/review`."""
+    """Return whether a subject names a prompt, a resource or a template, such as `files.prompts/review`, and not a
+    tool.
+    """
     return "/" in subject  # which no name of a tool has
 
 
@@ -62,8 +64,8 @@ def decision_digest(kind: Kind, tool: str, digest: str, answer: str | None) -> s
 
 
 def enrolment_digest(params: Raw | bytes) -> str | None:
-    """Return the digest of the facts about an approver that a person is shown, or None if they are
-    not unambiguous JSON.
+    """Return the digest of the encoded facts that a person is shown about an approver, or None if they are not
+    unambiguous JSON.
     """
     try:
         return hashlib.sha256(canonical(decode_value(params))).hexdigest()
@@ -113,8 +115,8 @@ def shown_digest(params: Raw | bytes) -> str | None:
 
 
 def surface_pair_digest(name: str, registered: tuple[str, str | None], offered: tuple[str, str | None]) -> str:
-    """Return one digest over a registered tool name, the schemas that the registry gives for it, and the schemas that a
-    server offers.
+    """Return one digest for a question about a tool. It covers the tool's registered name, the schemas in the registry,
+    and the schemas that a server offers.
     """
     text = canonical({"surface": name, "registered": list(registered), "offered": list(offered)})
     return hashlib.sha256(text).hexdigest()

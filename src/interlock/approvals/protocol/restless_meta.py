@@ -26,13 +26,17 @@ class _Offers(msgspec.Struct):
 
 
 class RestlessMeta:
-    """The restless keys of the definitions that one table of a server offers, by name."""
+    """Observer of the definitions that a server offers for one kind of item. It finds restless keys: members of `_meta`
+    whose values keep changing.
+    """
 
     def __init__(self) -> None:
         self._offers: dict[str, _Offers] = {}
 
     def take(self, name: str, members: Mapping[str, Raw]) -> bool:
-        """Take note of an offered definition. Return True if it makes keys of its `_meta` restless."""
+        """Compare an offered definition with the one before. Return True if it has now changed so often in the same
+        part that keys of its `_meta` count as restless.
+        """
         now = {member: bytes(raw) for member, raw in members.items()}
         was = self._offers.get(name)
         if was is None:
@@ -49,11 +53,11 @@ class RestlessMeta:
         return was.count == VALUES_MAX
 
     def forget(self, name: str) -> None:
-        """Forget what was offered, because the definition is accepted or its server returned to the accepted one."""
+        """Forget the earlier definitions of an item, because the present one is accepted."""
         self._offers.pop(name, None)
 
     def keys(self, name: str) -> frozenset[str]:
-        """Return the restless keys of a definition. The result is empty if it has none."""
+        """Return the restless keys of the definition with this name. The result is empty if it has none."""
         offers = self._offers.get(name)
         return offers.keys if offers is not None and offers.count >= VALUES_MAX else frozenset()
 

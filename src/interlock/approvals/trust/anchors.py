@@ -66,8 +66,8 @@ class Anchors:
                 await ring.close()
 
     def believe(self, approves: Mapping[str, Sequence[str]], enrolled: Sequence[AnchorPlan]) -> None:
-        """Limit every anchor to the tools for which it is enrolled, by its `identity`. `enrolled` are further anchors,
-        which the configuration does not name; they replace configured anchors of the same name.
+        """Set for which tools each anchor is enrolled, by the `identity` of the anchor. `enrolled` are anchors that the
+        configuration does not name; they replace configured anchors of the same name.
         """
         self._believed = dict(approves)
         self._enrolled = {plan.name: plan for plan in enrolled}
@@ -92,7 +92,9 @@ class Anchors:
         return tuple(self._plans.values())
 
     def unbelieved(self) -> tuple[AnchorPlan, ...]:
-        """Return the configured anchors that may not yet approve all tools that the configuration lists for them."""
+        """Return the configured anchors that are not yet enrolled for all tools that the configuration
+        lists for them.
+        """
         return tuple(plan for plan in self.plans if plan.approves != self._approves[plan.name])
 
     def _find_approves(self) -> None:
@@ -129,7 +131,8 @@ class Anchors:
     async def judge_signature(
         self, picked: Callable[[Anchor], bool], judge: Callable[[Sequence[Anchor]], _Judged | Refusal]
     ) -> _Judged | Refusal:
-        """Judge a signature with the current keys of all anchors, and return the result of `judge`.
+        """Verify a signature with the keys of all anchors, and return the result of `judge`. The key sets of the
+        anchors that `picked` selects are fetched first.
 
         Key sets are fetched only for the anchors that `picked` selects, which are those that may have signed. If
         `judge` finds that none of them has the key, their sets are fetched again and `judge` is called once more. If a

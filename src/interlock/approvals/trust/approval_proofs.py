@@ -69,7 +69,7 @@ class ProofVerifier:
         self, question: ProofQuestion, tools: Sequence[str], proof: Presented
     ) -> Verified | Refusal:
         """Verify one proof about several tools, and use it up. The signer must be allowed to approve at least one of
-        the tools; `stands_behind` tells which.
+        the tools. Call `stands_behind` for each tool afterwards.
 
         Tools with the same approvers are verified only once.
         """
@@ -126,14 +126,15 @@ class ProofVerifier:
         return proofs.judge_confirmation(proof, question, anchors=anchors, now=now, verify=verify_token)
 
     def stands(self, approval: Approval) -> bool:
-        """Return whether the person who gave this approval may still approve. An approval without a proof stays
+        """Return whether the person who gave this approval is still allowed to do so. An approval without a proof stays
         valid.
         """
         proof = approval.decision.proof if approval.decision is not None else None
         return proof is None or self.stands_behind(approval.tool, proof)
 
     def stands_behind(self, tool: str, proof: Proof) -> bool:
-        """Return whether the signer may approve the tool: the anchor exists, is entitled and has the key that signed.
+        """Return whether the signer of a proof may approve calls of this tool now: the anchor exists, covers the tool
+        and still has the key.
 
         For a key set the anchor is enough: the set may not have been fetched since the start, and a service renews its
         keys.
@@ -166,8 +167,8 @@ class ProofVerifier:
         return prints
 
     async def _count(self, verified: Verified) -> Refusal | None:
-        """Refuse a passkey whose counter decreases (WebAuthn 6.1.1): it was copied, and the copies cannot be
-        distinguished. Return None if the counter is acceptable.
+        """Compare the signature counter of a passkey with the stored one (WebAuthn 6.1.1), and store it. Return a
+        refusal if the passkey may have been copied, otherwise None.
         """
         if verified.counter is None:
             return None
@@ -198,7 +199,9 @@ def revocation_line(prints: Sequence[str], ref: str, by: str, now: float) -> byt
 
 
 def _own_keys(anchor: Anchor) -> tuple[Jwk, ...]:
-    """Return the keys that a person can revoke here. A service revokes the keys of its key set itself."""
+    """Return the keys of an anchor that can be revoked at this node. The keys of a key set cannot, because the service
+    that publishes the set revokes them.
+    """
     return () if anchor.source == "jwks" else anchor.keys
 
 

@@ -87,8 +87,8 @@ class Certificates:
         return self._certificate_facts(leaf)
 
     def stands(self, shown: ClientCertificate) -> bool:
-        """Return whether a link that began with this certificate may continue. It may until the certificate expires or
-        is known to be revoked.
+        """Return whether a link that began with this certificate may continue: the certificate has not expired, and is
+        not known to be revoked.
         """
         return self._clock.wall() < shown.expires_at and self._revocation_refusal(shown) is not _REVOKED
 
@@ -124,8 +124,8 @@ class Certificates:
         return None
 
     def _cannot_tell(self, why: str) -> Refusal:
-        """Return the refusal of a certificate whose revocation status is unknown. Each cause is logged only once,
-        because open links are checked every second.
+        """Return the refusal of a certificate whose revocation status is unknown. Log each cause only once, because
+        open links are checked every second.
         """
         if why != self._trouble:
             self._trouble = why

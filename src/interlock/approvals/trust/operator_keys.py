@@ -38,7 +38,7 @@ class TooOften(msgspec.Struct, frozen=True):
 
 @dataclass(eq=False, slots=True)
 class _Tries:
-    """Counter of wrong passphrases, which decides when the next one may be tried."""
+    """Counter of wrong passphrases. It decides when the next attempt is allowed."""
 
     free: int
     wrong: int = 0
@@ -71,8 +71,8 @@ class OperatorKeyService:
     async def sign(
         self, question: ProofQuestion, name: str | None, passphrase: str, *, by: str
     ) -> str | Refusal | TooOften:
-        """Sign the answer to a question with an operator key, and return the proof. `name` chooses between several
-        keys, and `by` is the caller whose wrong passphrases are counted.
+        """Sign a question with an operator key, and return the proof. `name` selects one of several keys, and `by` is
+        the caller whose wrong passphrases are counted.
         """
         names = self.names()
         chosen = name if name is not None else names[0] if len(names) == 1 else None
@@ -90,7 +90,7 @@ class OperatorKeyService:
             return token
 
     async def make(self, name: str, passphrase: str) -> str | Refusal:
-        """Create a key and return its public half, or a refusal."""
+        """Create an operator key and return its public key, or a refusal."""
         if KEY_NAME.fullmatch(name) is None:
             return invalid("bad_name", "a key's name is 1 to 63 of the characters A-Z a-z 0-9 . _ -")
         if len(passphrase) < PASSPHRASE_CHARS_MIN:

@@ -73,8 +73,8 @@ class PasskeyService:
         return None if self._is_shadowed and party is not None and party.is_local else party
 
     def url(self) -> str:
-        """Return the URL of the operator endpoint for links. If the node has passkeys, the URL contains a host name,
-        because passkeys do not work at a local IP address.
+        """Return the URL of the operator endpoint for use in links. If the node has passkeys, the host of the URL is a
+        name, because passkeys do not work at a local IP address.
         """
         party = self.find_relying_party()
         has_passkeys = any(anchor.source == "passkey" for anchor in self.anchors.known())

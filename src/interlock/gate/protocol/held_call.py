@@ -160,7 +160,8 @@ def _shown(demand: ConfirmationDemand) -> dict[str, Any]:
 
 
 def _result(shown: dict[str, Any], text: str, has_output_schema: bool, modern: bool) -> bytes:
-    """Return an encoded CallToolResult with isError set, so that no model mistakes it for success.
+    """Return an encoded CallToolResult that shows the state of a held call. It has isError set, so that no model takes
+    it for success.
 
     structuredContent is omitted if the tool has an outputSchema, because clients validate it even for errors.
     """
@@ -197,8 +198,8 @@ def read_confirm_untrusted(params: Raw | bytes) -> Confirm | Refusal:
 
 
 def redeeming_params(confirmation_id: str, call_params: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the params of the mcpax/confirm request with which this node asks an aggregator below for the result of a
-    call that it holds.
+    """Return the params of the mcpax/confirm request that asks an aggregator below for the result of a call held there.
+    The request contains no proof.
 
     Of the params of the call, only `_meta` is sent again.
     """

@@ -27,7 +27,7 @@ _EFFECT_KEYS: Final = ("mutable", "reversible")
 
 
 class Hold(enum.Enum):
-    """Kind of decision that a held call waits for."""
+    """The kind of decision by a person that a call waits for: about this call, or about what the tool does."""
 
     CALL = "call"  # a person confirms this very call
     DEFINITION = "definition"  # a person says once what the tool does
@@ -62,7 +62,7 @@ def hold_of(
     gated_below: bool,
     by_contract: bool = False,
 ) -> Hold | None:
-    """Return which decision of a person the calls of a tool must wait for, or None if they need none.
+    """Return the kind of decision that calls of a tool must wait for, or None if they need no decision by a person.
 
     `also` is set if the operator lists the tool as gated, `is_open` if the effects of the tool are not declared, and
     `gated_below` if a trusted aggregator below holds the call. `by_contract` is set if the contract of the tool demands
@@ -84,8 +84,8 @@ def hold_of(
 def gate_of(
     hold: Hold | None, *, relays: bool, shows_holder: bool = False, by_contract: bool = False
 ) -> GateRule | None:
-    """Return the rule for holding the calls of a tool, or None if neither this node nor an aggregator below may hold
-    them.
+    """Return the rule for holding the calls of a tool, or None if they are never held. `relays` says that an aggregator
+    below may hold them.
     """
     if hold is None and not relays:
         return None

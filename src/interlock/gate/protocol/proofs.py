@@ -191,8 +191,8 @@ def _check_claims(claims: TokenClaims, bound: _CallClaims, question: ProofQuesti
 def _proof_type(
     bound: _CallClaims, presented: str | None, anchor: Anchor, question: ProofQuestion
 ) -> ProofType | Refusal:
-    """Return the type of a proof, or a refusal. The type that the sender named must match the signed claims and the
-    kind of anchor.
+    """Return the type of a proof. Return a refusal if the type that the sender named does not fit the signed claims and
+    the kind of anchor.
     """
     if bound.nonce is not None or presented == "policy_nonce":
         if bound.nonce != question.nonce or not question.nonce:  # AX-11.3-7
@@ -218,7 +218,7 @@ VerifyAssertion = Callable[[Assertion, Jwk], InvalidToken | None]  # None: the s
 
 
 def challenge(question: ProofQuestion, *, now: float, entropy: bytes) -> bytes:
-    """Return the bytes that a passkey must sign to answer a question. `now` is the UNIX time, and `entropy` has
+    """Return the bytes that a passkey must sign to approve a call. `now` is the UNIX time, and `entropy` has
     ENTROPY_BYTES random bytes.
     """
     return _bound_text(question) + int(now).to_bytes(_TIME_BYTES) + entropy

@@ -120,7 +120,7 @@ RUN_VALUES_MAX: Final = 10_000  # objects, lists, and strings that are run
 
 
 def has_words(text: str, written: str) -> bool:
-    """Return whether a normalized text contains all of a written one, from a word start to a word end."""
+    """Return whether a normalized text contains the whole phrase `written`, beginning and ending at word boundaries."""
     return re.search(f"(?<![^\\W_]){re.escape(normalise(written))}(?![^\\W_])", text) is not None
 
 
@@ -128,13 +128,16 @@ _RUN_NAMES: Final = _RUNNING | {"code", "statement", "argv", "program", "python"
 
 
 def runs_text(name: str) -> bool:
-    """Return whether what has this name runs text that it is given, such as `run_command` or the argument `sql`."""
+    """Return whether the name of a tool or of an argument says that it runs text as code, such as `run_command` or
+    `sql`.
+    """
     return any(stem in _RUN_NAMES for word in _WORDS.findall(normalise(name, split=True)) for stem in stems(word))
 
 
 def find_run_text(names: Iterable[str], arguments: Any) -> str | None:
-    """Return the text that a call runs: all strings in its arguments if a name of the tool says that it runs them,
-    otherwise those of objects with a key that says so. Return None if it is more than can be judged.
+    """Return the text that a call runs as code or as a command. If the name of the tool says that it runs text, these
+    are all strings in the arguments, otherwise those under a key that says so. Return None if there is too much text to
+    judge.
 
     Other arguments are content, like quoted text in a hint.
     """
@@ -216,7 +219,8 @@ _WORD_END: Final = r"(?![^\W_])"
 
 
 class Pattern:
-    """A compiled glob. Its parts between stars have a fixed length, and each is looked for after the part before it.
+    """A compiled glob. The parts between its stars have a fixed length. Matching searches for each part after the place
+    where the part before it was found.
 
     A part is an atomic group, which is matched once and never tried elsewhere, so that matching takes linear time.
     """
@@ -266,7 +270,7 @@ def _parts(text: str) -> list[list[str]]:
 
 
 def _expression(piece: str) -> str:
-    """Return the regular expression of one character, of `?` or of a set in a glob."""
+    """Return the regular expression of one piece of a glob: a character, `?` or a set of characters."""
     return "." if piece == "?" else _set(piece[1:-1]) if piece[1:] else re.escape(piece)
 
 
@@ -433,8 +437,8 @@ class Evaluation(msgspec.Struct, frozen=True, kw_only=True):
     is_counted: bool = True  # against the step limit
 
     def or_stopped(self, reason: str) -> "Evaluation":
-        """Return an evaluation that stops the agent, for a `reason` that another assessment gave. An evaluation that
-        already stops the agent is returned unchanged.
+        """Return an evaluation that stops the agent for this reason. If this evaluation stops the agent already, return
+        it unchanged.
         """
         if self.verdict is StepVerdict.STOP:
             return self
@@ -450,7 +454,7 @@ def evaluate(
     outcome: StepOutcome | None = None,
     also: float = 0.0,
 ) -> Evaluation:
-    """Evaluate a reported action in the stages of the policy.
+    """Evaluate the step that an agent reports, in the stages of its policy, and return the result.
 
     `steps` is the number of steps before this one, and `outcome` is the result of the previous step. `also` is a risk
     score from another assessment.
@@ -585,7 +589,7 @@ class AgentNotification(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Directive(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, rename="camel"):
-    """Reply to a reported step, which tells whether the agent may continue. `stopped` is sent only if it is true."""
+    """Reply to an agent's reported step. It tells the agent whether it may continue, and why."""
 
     continue_: bool = msgspec.field(name="continue")
     factors: tuple[str, ...]
