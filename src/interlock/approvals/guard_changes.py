@@ -113,8 +113,8 @@ class GuardChanges(DecisionReceiver):
     """The service that compares the written configuration with the values that approvers have signed. Values that
     weaken the guard take effect only after an approver has signed them.
 
-    The signed values are those of the first start, all that an approver signed or that tightened the guard since, and what was
-    written while no one could sign.
+    The signed values are those of the first start, all that an approver signed or that tightened the guard since, and
+    what was written while no one could sign.
     """
 
     def __init__(
