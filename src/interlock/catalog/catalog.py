@@ -90,7 +90,9 @@ class ListPage(msgspec.Struct, frozen=True):
 
 
 class View:
-    """The namespace as callers with the same key see it. What did not change since `former` was made is reused."""
+    """The part of the namespace that callers with the same key can see. It reuses the parts of `former`, the view of an
+    earlier snapshot, that have not changed.
+    """
 
     def __init__(self, namespace: "Namespace", key: ViewKey, former: "View | None" = None) -> None:
         self._namespace = namespace
@@ -157,7 +159,8 @@ class View:
         return spelled
 
     def _providers(self) -> dict[str, Route]:
-        """Return the tool that serves each name which the setting `registry.routes` offers without a segment.
+        """Return the tools that can be called by their registered name without a segment, as the setting
+        `registry.routes` allows, by this name.
 
         It leads to the first present server that follows the specification of the name. Parent nodes only get names
         with segments.
@@ -322,12 +325,14 @@ class View:
         return self.key.only is not None
 
     def shows(self, link: Link) -> bool:
-        """Return whether the caller may call or read any item of a link."""
+        """Return whether the caller can see any tool, prompt or resource of a link."""
         part = self._parts.get(link.segment)
         return part is not None and bool(part.tools or part.prompts or link.segment in self._open)
 
     def may_hold(self, segment: str) -> bool:
-        """Return whether the caller could see tools of this segment if there were any."""
+        """Return whether the caller's [[access]] entry could allow a tool in this segment, whether or
+        not it has tools.
+        """
         if self.key.only is not None:
             return segment == self.key.only
         tools, prefix = self.key.tools, self._namespace.prefix(segment)
@@ -370,7 +375,9 @@ class View:
         return self.names_tool(route.qualified)
 
     def names_tool(self, qualified: str) -> bool:
-        """Return whether the caller's [[access]] entries name a tool, whether or not it is listed."""
+        """Return whether the caller's [[access]] entry allows a tool of this name, whether or not such a tool is
+        listed.
+        """
         tools = self.key.tools
         return tools == ("*",) or any(fnmatchcase(qualified, pattern) for pattern in tools)
 
@@ -386,7 +393,9 @@ class View:
         return self._namespace.prefix(segment) + local
 
     def find_name_below(self, segment: str, name: str) -> str | None:
-        """Return the qualified name that `name` means if it is a name below this segment, in any spelling."""
+        """Return the qualified name for a name that a caller used, in any spelling. Return None if the name does not
+        begin with the prefix of this segment.
+        """
         prefix = self._namespace.prefix(segment)
         if self.key.only is not None:
             return f"{prefix}{name}" if segment == self.key.only else None
@@ -397,8 +406,8 @@ class View:
         return None
 
     def withheld(self) -> Iterator[tuple[str, str, WithheldName]]:
-        """Yield the withheld tools that the caller may see: segment, qualified name and reason. Tools that the operator
-        hides are left out.
+        """Yield the withheld tools that the caller would be allowed to see, each with its segment, qualified name and
+        reason. Leave out tools that the operator hides.
         """
         for items in self._link_items:
             segment = items.link.segment
@@ -424,7 +433,7 @@ class View:
         )
 
     def _covers(self, segment: str) -> bool:
-        """Return whether the caller may see the resources of a server.
+        """Return whether the caller's [[access]] entry lets it see the resources of a server.
 
         Resources have no scope. They are visible to callers whose patterns cover all names of their server; such a
         pattern ends in a star, which may match nothing.
@@ -433,7 +442,9 @@ class View:
         return tools == ("*",) or any(each.endswith("*") and fnmatchcase(prefix, each) for each in tools)
 
     def _spellings(self, routes: Routes) -> dict[bytes, Route]:
-        """Return the routes by every spelling of their names that a caller may use, as encoded JSON."""
+        """Return the routes by the names under which a caller can call them, each as encoded JSON: qualified names,
+        aliases and, for a single server, its own names.
+        """
         spelled: dict[bytes, Route] = {}
         is_one = self.key.only is not None
         if is_one:
@@ -510,7 +521,8 @@ class Namespace:
         return {items.link.members.name: items.link.members for items in self.link_items if items.link.members}
 
     def hand_over(self) -> dict[ViewKey, tuple[int, View]]:
-        """Hand the cached views of this snapshot, and unused ones of recent snapshots, over to the next snapshot.
+        """Remove the cached views from this snapshot and return them for the next one. Views of recent snapshots that
+        were not used since are included.
 
         A view refers to its snapshot. If the snapshot also kept referring to its views, only the garbage collector
         could free both.
@@ -537,8 +549,8 @@ class Namespace:
         return (link.segment, *(nested_segments(uri) if link.offer.is_aggregator else ()))
 
     def onward(self, link: Link, uri: str) -> dict[str, Raw]:
-        """Return the MCP-AX route that is added to a resource request when it is sent over `link`. It ends with the
-        server's segment.
+        """Return the MCP-AX route for a resource request that is sent over `link`, as members of `_meta`. The route
+        ends with the segment of the resource's server.
         """
         return ax_route.as_meta(ax_route.start(self._root.rstrip(".") or None, self.way(link, uri)))
 
@@ -563,7 +575,8 @@ class Namespace:
 
 
 def _read_counts(link: Link, listing: Listing) -> dict[str, int]:
-    """Return how many items of each kind a server listed. A kind whose list was not read is left out.
+    """Return how many items of each kind a server listed, for example tools. A kind whose list was not read is left
+    out.
 
     The first list of tools that is not empty counts as the first one: before that, a server may wait for a login. With
     it, everything else is known, also that there is none.
@@ -637,7 +650,7 @@ class Catalog:
         return segment in self._link_items
 
     def tool_routes(self, link: Link) -> tuple[Route, ...]:
-        """Return the tools of a link. The result is empty if another link has taken over its segment."""
+        """Return the routes to the tools of a link. The result is empty if another link has taken over its segment."""
         items = self._link_items.get(link.segment)
         return items.tools if items is not None and items.link is link else ()
 
@@ -658,7 +671,9 @@ class Catalog:
                 self.on_change(frozenset(("tools", "prompts", "resources")))
 
     def reconsider(self, segment: str) -> None:
-        """Mark the items of a segment as stale, because an operator made a decision about its tools."""
+        """Mark the items of a segment as stale, because an operator decided about one of its tools. The next listing
+        then builds all of them again.
+        """
         self._said += 1
         if (items := self._link_items.get(segment)) is not None:
             self._link_items[segment] = msgspec.structs.replace(items, stale=True)
@@ -697,7 +712,9 @@ class Catalog:
         return ListUpdate(items=items, changed=changed)
 
     async def stock_again(self, link: Link, listing: Listing) -> None:
-        """Put the same lists into the namespace again, under changed rules. A degraded server stays degraded."""
+        """Put the lists of a server into the namespace again, because configuration or decisions changed. If the server
+        was marked as degraded, it stays so.
+        """
         old = self._link_items.get(link.segment)
         await self.stock(link, listing)
         if old is not None and old.link is link and old.degraded:
@@ -732,7 +749,9 @@ class Catalog:
             self._replace(items, None)
 
     def readmit(self) -> None:
-        """Rebuild the namespace, because the access lists of links may have changed."""
+        """Build the namespace again, because the access lists of links may have changed. Tell clients that their lists
+        of tools changed.
+        """
         self._renew()
         self.on_change(frozenset(("tools",)))
 

@@ -59,18 +59,19 @@ class RouteCheck:
         return route.gated
 
     def check(self, call: Call, link: CallLink) -> CheckRefusal | None:
-        """Refuse a call that needs a person's approval if its caller is unknown, because there is no person to ask.
+        """Return a refusal if a call needs a person's approval but its caller is unknown, so that there is no person to
+        ask.
 
         Return None otherwise.
         """
         return _NO_PERSON_TO_ASK if _has_no_person_to_ask(call.route, call.caller.principal) else None
 
     def find_route(self, key: ViewKey, name: str) -> Route | None:
-        """Return the tool with this name in a caller's view, or None."""
+        """Return the route to the tool with this name in a caller's view, or None."""
         return self._live.current.view(key).find_tool(name)
 
     def unlisted(self, caller: Caller, name: str) -> Refusal:
-        """Return the refusal of a call to a name that the caller does not see.
+        """Return the refusal for a call of a tool that is not in the caller's view.
 
         For a parent, it distinguishes a missing tool from a tool beyond the parent's scope (MCP-AX 10.2).
         """
@@ -82,7 +83,8 @@ class RouteCheck:
         return OUT_OF_SCOPE if beyond or self.find_route(wider, name) is not None else NOT_FOUND
 
     def find_relisted(self, call: Call) -> CheckRefusal | None:
-        """Refuse a waiting call if its tool is no longer visible to the caller after the server reconnected.
+        """Check again that a waiting call may be made after its server has listed its tools again. Return a refusal if
+        the caller no longer sees the tool.
 
         Also refuse it if the tool was not held before and is held now, or if it was held before and its definition
         changed. Return None otherwise.
@@ -161,7 +163,9 @@ class ArgumentsCheck:
         return None if refusal is None else CheckRefusal(self.number, refusal)
 
     def explain(self, route: Route, caller: Principal) -> CheckVerdict:
-        """Return what this check will do with calls over a route, as far as that is known before the arguments are."""
+        """Return what this check will do with the arguments of calls over a route: let them pass, or check them when
+        the call is made.
+        """
         # Every held call must be identified exactly (`Hold.identify`).
         strict = route.is_held
         has_contract = route.link.find_outlook(route.original) is not None

@@ -52,7 +52,8 @@ Policy = DefinitionPolicy | Literal["withhold"]
 
 
 def policy_of(link: Link, offer: Offer, name: str, kind: str) -> Policy:
-    """Return what becomes of an item of this link when its definition changes. `name` is its name at the server.
+    """Return the policy for an item of this link after its definition changes: accept, notify, follow or withhold.
+    `name` is the server's own name of the item.
 
     Definitions of subservers are not kept (MCP-AX 13.1), so that one which is not accepted can only be shown or
     withheld.
@@ -63,7 +64,8 @@ def policy_of(link: Link, offer: Offer, name: str, kind: str) -> Policy:
 
 
 def is_asked_about_added(link: Link, offer: Offer, policy: Policy) -> bool:
-    """Return whether a person decides about an item that a server lists after it was accepted without the item.
+    """Return whether a person must accept an item that its server has added since the server's items were first
+    accepted.
 
     A subserver may register further tools at any time (MCP-AX 5.1, 13.1). Its scope and authority limit them.
     """
@@ -71,7 +73,9 @@ def is_asked_about_added(link: Link, offer: Offer, policy: Policy) -> bool:
 
 
 def is_hash(raw: Raw) -> bool:
-    """Return whether a member of a stored definition is only the hash of one that cannot be decoded."""
+    """Return whether a member of a stored definition contains only a hash, because the original value could not be
+    decoded.
+    """
     return bytes(raw).startswith(b'{"sha256":')
 
 
@@ -88,14 +92,15 @@ def item_name(kind: str, name: str) -> str:
 
 
 class ShownItem(msgspec.Struct, frozen=True):
-    """An item as clients see it, with a remark for operators if its definition is not accepted."""
+    """An item in the form that clients see. If its definition is not accepted, it has a remark for operators."""
 
     item: Item
     change: str | None = None
 
 
 class ItemDefinitions:
-    """The decision about each item of a link's lists that is no tool: what clients see of it.
+    """The decisions about the listed items of a link that are no tools, such as prompts. They determine what clients
+    see of each item.
 
     `path` is the dotted path of the link. What must be remembered or asked about is collected in `seen`.
     """
@@ -109,12 +114,13 @@ class ItemDefinitions:
         self._accepted: dict[str, Callable[[str], Item | None]] = {}  # by table, read once an item has changed
 
     async def take_instructions(self, text: str | None) -> ShownText:
-        """Return the instructions of the server that clients see."""
+        """Return the server's instructions as clients see them: the present or the accepted text, or none."""
         shown = await self.take("instructions", "instructions", {"text": Raw(encode_value(text))}) if text else None
         return ShownText() if shown is None else ShownText(text=find_string(shown.item["text"]), change=shown.change)
 
     async def take(self, kind: str, name: str, item: Item, inner: tuple[str, ...] = ()) -> ShownItem | None:
-        """Return what clients see of an item, or None if it is withheld.
+        """Decide what clients see of a listed item: its present or its accepted definition. Return None if the item is
+        withheld.
 
         `name` is its name or URI at the server, and `inner` are the segments below the link.
         """
@@ -144,8 +150,8 @@ class ItemDefinitions:
         return self._withhold(snapshot, _reason(state, policy))
 
     async def _restore(self, table: str, listed: DefinitionSnapshot) -> Item | None:
-        """Return an item as it was accepted, with what its server says now of everything that the digest does not
-        cover. Return None if that is not the accepted definition of this very item, or if it was denied since.
+        """Return an item with its accepted definition. The members that no digest covers are taken from the present
+        list. Return None if the accepted definition is not available, belongs to another item, or was denied later.
         """
         if table not in self._accepted:
             self._accepted[table] = await self._rulings.read_accepted(table)

@@ -98,7 +98,7 @@ INVALID_NAME_CHARS_MAX: Final = 128
 
 
 class SettledNames(msgspec.Struct, frozen=True):
-    """The names under which the items of one list are published, with the names that are not.
+    """The final names of the items of one list, and the names that are withheld or invalid.
 
     Each entry contains the original name, the item, the segments below the server, and the local name.
     """
@@ -264,7 +264,7 @@ async def make_link_items(
 
 
 def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> tuple[list[Route], Items]:
-    """Return the routes of tools that did not change since the last list of an aggregator, and the other items.
+    """Return the routes of an aggregator's unchanged tools, and the other listed items.
 
     For a leaf all items are returned, because its names depend on each other.
     """
@@ -293,7 +293,7 @@ class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Statements(msgspec.Struct, frozen=True):
-    """Statements about the effect of a tool, made by its server and by operators."""
+    """The declarations about the effect of a tool, by its server and by operators."""
 
     original: str
     stated: ItemMetadata
@@ -304,7 +304,7 @@ class _Statements(msgspec.Struct, frozen=True):
 
 
 class _Definition(msgspec.Struct, frozen=True):
-    """A tool as its server lists it, or as it was last accepted, with what was read from it."""
+    """The definition of a tool, present or accepted, with the values that were decoded from it."""
 
     item: Item  # without the keys of MCP-AX
     meta: dict[str, Raw]
@@ -366,8 +366,8 @@ class _LinkItemsBuilder:
         self.tools.sort(key=lambda route: places[route.original])
 
     def refuse(self, refused: Surface) -> tuple[Route, ...]:
-        """Refuse all tools of a server, because one tool violates the specification of its name (registry.enforce =
-        "session").
+        """Return the routes of a server's tools, all of which are refused because one tool violates the specification
+        of its name (registry.enforce = "session").
         """
         routes = []
         for route in self.tools:
@@ -378,7 +378,7 @@ class _LinkItemsBuilder:
         return tuple(routes)
 
     async def take_prompts(self, named: SettledNames, old: LinkItems | None) -> None:
-        """Add the prompts of a list. `old` are the items of the last build under the same rules."""
+        """Add the prompts of a list. Unchanged ones are taken from `old`, the items of the last build."""
         previous = {route.original: route for route in old.prompts} if old is not None else {}
         for done, (original, item, inner, local) in enumerate(named.items):
             if done % SLICE == SLICE - 1:
@@ -415,7 +415,7 @@ class _LinkItemsBuilder:
             )
 
     async def places(self, kind: str, items: Items, old: tuple[Place, ...]) -> tuple[Place, ...]:
-        """Return the resources or templates of a list. `old` are those of the last build under the same rules."""
+        """Return the resources or templates of a list. Unchanged ones are taken from `old`, the last result."""
         aggregator, path = self.offer.is_aggregator, ".".join((*self._root, self.link.segment))
         previous = {place.uri: place for place in old}
         places: dict[str, Place] = {}
@@ -587,13 +587,13 @@ class _LinkItemsBuilder:
         return DefinitionState.ACCEPTED if is_followed and self._find_stricter_claims(look, snapshot) is None else look
 
     def _policy(self, original: str, rule: ToolRule | None) -> Policy:
-        """Return what becomes of a tool of this link when its definition changes."""
+        """Return the policy for a tool after its definition changes: accept, notify, follow or withhold."""
         return "withhold" if rule is not None and rule.pin else policy_of(self.link, self.offer, original, TOOL)
 
     async def _shown(
         self, listed: _Definition, look: DefinitionState, rule: ToolRule | None
     ) -> _Definition | WithheldName:
-        """Return the definition that clients see: as it is listed, or as it was accepted if it has changed since."""
+        """Return the definition that clients see, the present or the accepted one, or why they see neither."""
         original, policy = listed.snapshot.original, self._policy(listed.snapshot.original, rule)
         if look is DefinitionState.ADDED and policy != "notify":
             return WithheldName(name=original, reason=ADDED_REASON, code=CHANGED)
@@ -617,8 +617,8 @@ class _LinkItemsBuilder:
         return listed
 
     def _restore(self, listed: _Definition, members: Item | None, rule: ToolRule | None) -> _Definition | None:
-        """Return the accepted definition of a tool, with what its server says now of everything that the digest does
-        not cover. Return None if that is not the accepted definition of this very tool, or if it was denied since.
+        """Return the accepted definition of a tool. The members that no digest covers are taken from the present list.
+        Return None if the accepted definition is not available, belongs to another tool, or was denied later.
         """
         original = listed.snapshot.original
         if members is None or find_string(members.get("name")) != original or any(map(is_hash, members.values())):
@@ -635,7 +635,7 @@ class _LinkItemsBuilder:
         return accepted if look in (DefinitionState.SAME, DefinitionState.REWORDED) else None
 
     def _remark(self, look: DefinitionState, tool: str, *, is_listed: bool) -> str | None:
-        """Return for operators that a tool's definition is not accepted and which one is listed, or None."""
+        """Return the remark for operators about a tool whose definition is not accepted, or None."""
         if is_listed:
             return _REMARKS.get(look)
         return kept_note(self.rulings.find_restless(self.link.segment, tool))
@@ -644,8 +644,8 @@ class _LinkItemsBuilder:
         return not (self.offer.is_aggregator or self._reclassify(original, rule))
 
     def _find_stricter_claims(self, look: DefinitionState, snapshot: DefinitionSnapshot) -> ToolClaims | None:
-        """Return the accepted claims about a tool's effect if its changed definition claims a smaller effect, otherwise
-        None.
+        """Return the accepted claims about a tool's effect if the changed definition claims less. They stay in effect
+        then. Otherwise return None.
 
         They then stay in effect, because a server must not lift its own gate. A node that `defer` trusts is believed,
         because a person decided there.
@@ -657,7 +657,7 @@ class _LinkItemsBuilder:
         return accepted if accepted is not None and is_looser(snapshot.claims, accepted) else None
 
     def _judge(self, statements: _Statements, item: Item) -> _Assessment | InvalidAnnotation:
-        """Return the assessment of a tool. Tools with equal statements of their server share one assessment."""
+        """Return the assessment of a tool. Tools about which the same is declared share one assessment."""
         by_operators = (statements.rule, statements.ruling, statements.accepted)
         if by_operators != (None, None, None) or statements.original in self.link.classes:
             return self._judge_one(statements)
@@ -772,13 +772,13 @@ _SEVERITIES: Final[dict[ToolClass, int]] = {"read_only": 0, "reversible": 1, "ir
 
 
 def _is_stricter(listed: ToolClaims, accepted: ToolClaims, ruling: ToolClass | None) -> bool:
-    """Return whether a changed definition claims more than the accepted one, or than an operator said of that."""
+    """Return whether a changed definition is stricter than the accepted one, or than an operator's class."""
     is_above_ruling = ruling is not None and not listed.is_open and listed.severity > _SEVERITIES[ruling]
     return is_above_ruling or is_looser(accepted, listed)
 
 
 def _has_equal_texts(accepted: Item, listed: _Definition) -> bool:
-    """Return whether two definitions of a tool differ only in their capability, which no model is shown."""
+    """Return whether two definitions of a tool differ only in their capability, which models do not see."""
     items, name = (accepted, listed.item), listed.snapshot.original
     digests = {tool_digest(item, downstream_name=name, declared=None) for item in items}
     return len(digests) == 1 and find_string(accepted.get("name")) == name
@@ -795,5 +795,5 @@ def _meta(item: Item) -> dict[str, Raw]:
 
 
 def _without_ax_keys(item: Item, meta: dict[str, Raw], stated: ItemMetadata) -> Item:
-    """Return the item without the MCP-AX keys from its server. This node adds the values that are in effect."""
+    """Return the item without the MCP-AX keys from its server, in place of which this node adds its own."""
     return item if len(stated.rest) == len(meta) else {**item, "_meta": Raw(encode_value(stated.rest))}

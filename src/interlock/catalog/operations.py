@@ -134,8 +134,8 @@ class ToolOperations:
 
     @handles(api.CLASSIFY_TOOL)
     async def classify(self, name: str) -> Approval:
-        """Ask operators what a tool does, before anybody calls it, or about a definition that is not accepted. Return
-        the approval that is now pending.
+        """Request a decision from the operators: about the class of a tool that does not declare its effect, or about a
+        definition that is not accepted. Return the approval that is now pending.
         """
         if (item := self._find_item(name)) is not None:
             return await self._ask(*item)
@@ -148,7 +148,7 @@ class ToolOperations:
         return await self._ask(*((route.link.segment, route.qualified) if route is not None else (changed[0], name)))
 
     async def _ask(self, table: str, name: str) -> Approval:
-        """Ask operators about a definition. Return the approval that is now pending."""
+        """Request a decision about a definition from the operators. Return the approval that is now pending."""
         if (raised := await self.definitions.ask_again(table, name)) is None:
             raise NotFound("tool", name)
         if isinstance(raised, Refusal):
@@ -160,7 +160,9 @@ class ToolOperations:
         return self.catalog.namespace.view(EVERYTHING)
 
     def _find_route(self, name: str) -> Route | None:
-        """Return the tool with this name, or whose name is a segment and the tool's name at its server, or None."""
+        """Return the route to a tool by its qualified name, or by its segment and the server's own name. Return None if
+        there is no such tool.
+        """
         if (listed := self._view.find_tool(name)) is not None:
             return listed
         namespace = self.catalog.namespace
@@ -173,8 +175,8 @@ class ToolOperations:
         return None
 
     def _find_item(self, name: str) -> tuple[str, str] | None:
-        """Return the table of a prompt or another item whose definition is not accepted, and the name under which
-        people decide about it.
+        """Find an item other than a tool, such as a prompt, whose definition is not accepted. Return the name of its
+        table and the name under which people decide about it, or None.
         """
         namespace = self.catalog.namespace
         for items in namespace.link_items:
@@ -299,7 +301,9 @@ class CallOperations:
 
 
 class _ProgressSink:
-    """A sink that keeps only the newest progress and the answer, regardless of how much a server sends."""
+    """A sink of a call's messages that stores only the newest progress and the answer, so that its
+    memory is limited.
+    """
 
     def __init__(self) -> None:
         self.changed = asyncio.Event()

@@ -65,7 +65,7 @@ ADDED_NOTE: Final = "its server was accepted without it; it is listed and was no
 
 
 class DefinitionState(enum.Enum):
-    """The state of a tool definition, compared with the definition that was accepted before."""
+    """The state of a listed definition in comparison with the accepted one."""
 
     SAME = "same"
     NEW = "new"
@@ -102,7 +102,8 @@ def segment_of(table: str) -> str:
 
 @dataclass(eq=False)
 class DefinitionSnapshot:
-    """A definition at the time at which it was listed: of a tool, or of another item that models may be shown.
+    """The definition of a tool or another item, as it was listed at one time. It is compared with the accepted
+    definition.
 
     `tool` is the name under which people decide about it. The digest is computed from canonical JSON. Its fingerprint
     is cheaper to compute, and sufficient to detect that nothing changed.
@@ -121,12 +122,12 @@ class DefinitionSnapshot:
 
     @property
     def members(self) -> tuple[str, ...]:
-        """Return the members of the item that the digest covers."""
+        """Return the names of the members that the digest covers for this kind of item."""
         return DEFINITION_MEMBERS if self.kind == TOOL else ITEM_MEMBERS[self.kind]
 
     @property
     def covered(self) -> Item:
-        """Return those members of the item, as they were listed."""
+        """Return the listed members of the item that the digest covers, with their values."""
         return {member: self.item[member] for member in self.members if member in self.item}
 
     @cached_property
@@ -150,7 +151,7 @@ class DefinitionSnapshot:
 
     @cached_property
     def claims(self) -> ToolClaims:
-        """Return what a tool claims about its effect. Other items have none."""
+        """Return the claims that a tool makes about its effect. Items of other kinds make no claims."""
         if self.kind != TOOL:
             return _NO_CLAIMS
         return read_claims(self.declared, find_value(self.item, "annotations"), is_flagged=self.is_flagged)
@@ -239,7 +240,9 @@ class Surfaces:
 
 
 def is_provided(surface: Surface | None, name: str) -> bool:
-    """Return whether a tool keeps to the specification of this name, so that it can replace other tools of the name."""
+    """Return whether a tool conforms to the specification of this registered name, so that it can be called by the
+    name.
+    """
     if surface is None or surface.judgement.name != name:
         return False
     return surface.judgement.verdict in (SurfaceVerdict.IDENTICAL, SurfaceVerdict.COMPATIBLE)
@@ -249,17 +252,23 @@ NAMED_KEYS_MAX: Final = 3
 
 
 def named_keys(keys: Iterable[str]) -> str:
-    """Return the names of a few keys that a server wrote, for a message."""
+    """Return the names of some keys as text for a message. The keys come from a server, so that they are quoted and
+    limited in number.
+    """
     return ", ".join(quoted(key) for key in sorted(keys)[:NAMED_KEYS_MAX])
 
 
 def kept_note(restless: Iterable[str]) -> str:
-    """Return the remark about an item whose accepted definition is listed. `restless` are keys that always change."""
+    """Return the remark for an item of which clients see the accepted definition. `restless` are the keys of `_meta`
+    that change all the time.
+    """
     return f"{KEPT_NOTE}; {RESTLESS_NOTE % named_keys(restless)}" if restless else KEPT_NOTE
 
 
 class Rulings:
-    """The decisions of operators about the classes and definitions of tools. This base class has no decisions."""
+    """Interface to the decisions of operators about the classes and definitions of tools. This base class knows no
+    decisions.
+    """
 
     def get(self, tool: str, digest: str) -> ToolClass | None:
         """Return the class that operators decided for a definition, or None.
@@ -273,14 +282,14 @@ class Rulings:
         return False
 
     def look(self, table: str, snapshot: DefinitionSnapshot) -> DefinitionState:
-        """Compare a definition with the accepted one of its table (`definition_table`). If the accepted definition had
-        the safety flag, the flag is set again.
+        """Compare a listed definition with the accepted one in a table (`definition_table`), and return the result. If
+        the accepted one had the safety flag, set the flag again.
         """
         return DefinitionState.SAME
 
     def find_accepted(self, segment: str, tool: str) -> ToolClaims | None:
-        """Return what the most recently accepted definition of a tool claims about its effect, or None if none was
-        accepted.
+        """Return the claims about a tool's effect in its most recently accepted definition, or None if no definition
+        was accepted.
         """
         return None
 
@@ -295,13 +304,14 @@ class Rulings:
         return frozenset()
 
     def waits(self, table: str) -> frozenset[str]:
-        """Return the items of a table that wait for an operator's decision."""
+        """Return the items of a table about which an operator asks for another decision."""
         return frozenset()
 
     def process_seen(
         self, segment: str, seen: Iterable[tuple[DefinitionSnapshot, DefinitionState]], counts: Mapping[str, int]
     ) -> None:
-        """Take note of listed definitions, to be recorded or asked about. The list is published after this call.
+        """Process the definitions in a server's new lists: store those that are accepted, and ask a person about the
+        others. The lists are published after this call.
 
         `counts` has how many items of each kind the link lists. A kind that is missing was not read.
         """
@@ -351,18 +361,22 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def refusal(self) -> Refusal | None:
-        """Return the refusal of every call, if the names registry refuses the tool, or None."""
+        """Return the refusal that answers every call because the names registry refuses the tool, or None if it does
+        not.
+        """
         return self.surface.refusal if self.surface is not None else None
 
     @property
     def warning(self) -> str | None:
-        """Return what the names registry warns operators of, or None if it has no verdict on the tool."""
+        """Return the warning of the names registry about the tool, or None if the registry has no
+        verdict on the tool.
+        """
         return self.surface.warning if self.surface is not None else None
 
     @property
     def is_changed(self) -> bool:
-        """Return whether the server offers a definition that is not accepted, in place of the accepted one or of
-        none.
+        """Return whether the server's present definition of the tool is not accepted, so that clients see the accepted
+        one, none, or this one with a remark to operators.
         """
         return self.change is not None
 
@@ -382,7 +396,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def digest(self) -> str:
-        """Return the digest of the tool's definition as clients see it, with the capability that its server declares
+        """Return the digest of the definition that clients see, including the capability that the server declares
         (MCP-AX 11.3).
         """
         declared = as_declared(self.stated, self.meta.get(DECLARED, {}))
@@ -390,8 +404,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
     @property
     def offered_digest(self) -> str:
-        """Return the digest of the definition that the server lists now. Decisions about calls are bound to it, so that
-        an approval ends when the server changes the tool.
+        """Return the digest of the definition that the server lists now. An approval of a call is for this digest, so
+        that it ends when the server changes the tool.
         """
         return self.digest if self.offered is None else self.offered
 
@@ -401,7 +415,7 @@ ChecksFor = Callable[[Route], Checks]  # what the guard says of a route that is 
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """A resource or a resource template, with the server that provides it."""
+    """A resource or a resource template of a server, with its URI at the server and its URI as clients see it."""
 
     link: Link
     uri: str  # as the server says it; a template for templates
@@ -507,7 +521,9 @@ def below(routes: Iterable[Route]) -> tuple[Below, ...]:
 
 
 def local_items(link: LocalLink, root_segment: str | None) -> LinkItems:
-    """Return the items that a link to the node's own tools adds to the namespace, under `root_segment`."""
+    """Return the items that the node's own tools and resources behind a link add to the namespace, under
+    `root_segment`.
+    """
     root = () if root_segment is None else (root_segment,)
     below = () if link.is_root else link.path
     routes = []
@@ -553,8 +569,8 @@ PAUSE_S: Final = 30.0
 
 
 class PacedChanges:
-    """A combiner of frequent changes. The first change is reported at once, and those during the following pause
-    together at its end (X-10.1-3).
+    """A limiter for reports of changes. It reports the first change at once, and combines the changes of the following
+    pause into one report at its end (X-10.1-3).
     """
 
     def __init__(self, tell: Callable[[frozenset[str]], None], pause_s: float = PAUSE_S) -> None:
@@ -580,7 +596,7 @@ Routes = Sequence[Route]
 
 
 class VisiblePart(msgspec.Struct, frozen=True, eq=False):
-    """The items of one link that are visible to callers with the same rights."""
+    """The items of one link that are visible to callers with the same [[access]] rights."""
 
     tools: tuple[Route, ...]
     prompts: tuple[Route, ...]
@@ -588,7 +604,7 @@ class VisiblePart(msgspec.Struct, frozen=True, eq=False):
 
 
 class ShownItems:
-    """The cached encoding of a link's tools as callers with one form of names see them."""
+    """The cached encoding of a link's tools. Callers share it if they see tool names in the same form."""
 
     __slots__ = ("_era", "_legacy", "_modern", "_tasks", "items")
 
@@ -608,8 +624,8 @@ class ShownItems:
         return self.items is items and self._speaks_like(items)
 
     def _speaks_like(self, items: LinkItems) -> bool:
-        """Return whether the server still has the same era and the same support for tasks, which may change with a new
-        connection.
+        """Return whether the server of these items has the era and the support for tasks that the cached encoding is
+        made for.
         """
         return self._era is era_of(items.link) and self._tasks is items.link.tasks
 
@@ -646,8 +662,8 @@ class AliasCollisions:
         self.withheld: Mapping[str, WithheldName] = {}
 
     def replace(self, old: LinkItems | None, new: LinkItems | None) -> None:
-        """Update the collisions after the items of one link were replaced. If the colliding names changed, `withheld`
-        is a new object.
+        """Update the collisions after the items of one link were replaced. If different names collide now, store a new
+        object in `withheld`.
         """
         before, after = (() if items is None else (*items.tools, *items.prompts) for items in (old, new))
         gone, come = route_difference(before, after)
@@ -669,8 +685,8 @@ class AliasCollisions:
 
 
 def difference(old: LinkItems | None, new: LinkItems | None) -> tuple[frozenset[str], frozenset[str]]:
-    """Return two sets of list kinds: those whose definitions change when the items of a link are replaced, and those of
-    which only metadata changes.
+    """Compare the items of a link before and after they are replaced. Return the kinds of lists with changed
+    definitions, and the kinds in which only metadata changed.
 
     In the first, clients see other names, schemas or descriptions. In the second, only the MCP-AX metadata or the order
     of the items changes, which is for parents (6.3, our rule).

@@ -74,7 +74,9 @@ def find_tool_name(written: str, tools: Mapping[str, str]) -> str | None:
 
 
 def may_be(name: str, tool_class: "ToolClass") -> bool:
-    """Return whether a tool may get a class. If the tool's name contradicts the class, ask the person."""
+    """Return whether the person at the terminal wants a tool to have this class. Ask for confirmation only if the
+    tool's name contradicts the class.
+    """
     from interlock.drivers.protocol.binding.effects import find_contradiction
 
     doubt = find_contradiction(name, tool_class)

@@ -356,8 +356,8 @@ def _whole(args_json: str | None) -> dict[str, Any]:
 
 
 def _find(client: "McpClient", name: str) -> "tuple[McpClient, ListedTool, list[str]]":
-    """Return the client with which to call a tool, and the tool. If it is not listed, also return names that resemble
-    it.
+    """Find the tool to call by its name. Return the client over which to call it, the tool, and similar names if the
+    tool is not listed.
 
     Behind a segment, the tool may have its server's original name, which may not be a valid name in a list. A name that
     is not listed is called anyway, because the node decides whether it exists, and records the call.
@@ -472,7 +472,7 @@ class ShownResult(
 
 
 def result_blocks(result: ShownResult) -> list[str]:
-    """Return the safe_text blocks of a result.
+    """Return the result of a call as blocks of text that are safe to print.
 
     For a result of the gate, only the text is returned, because the structured content repeats it.
     """
