@@ -145,8 +145,8 @@ def _join(order: Order, signed: Any, written: Any, whole: Any) -> Any:
 
 
 def ranked(*values: Any) -> Order:
-    """Return the order for a key with these values, listed from strict to loose. A change from or to another value
-    takes effect only after a signature.
+    """Return the order of a key whose possible values are listed from strict to loose. A change from or to another
+    value takes effect only after a signature.
     """
 
     def join(signed: Any, written: Any, _: Any) -> Any:
@@ -158,8 +158,8 @@ def ranked(*values: Any) -> Order:
 
 
 def if_set(order: Order) -> Order:
-    """Return the order for a key that inherits its value while it is None. Changes from or to None take effect only
-    after a signature.
+    """Return the order, from strict to loose, of a key that inherits its value while it is None. Changes from or to
+    None take effect only after a signature.
     """
 
     def join(signed: Any, written: Any, whole: Any) -> Any:
@@ -183,32 +183,34 @@ def join_structs(signed: Any, written: Any, orders: Mapping[str, Order]) -> Any:
 
 
 def fields(**orders: Order) -> Order:
-    """Return the order for a struct type, made from an order for each field. If the struct contains secrets, use
-    `ADDED_IS_LOOSER` instead.
+    """Return the order, from strict to loose, of a struct type. It is made from one order for each field. If the struct
+    contains secrets, use `ADDED_IS_LOOSER` instead.
     """
     return Order("fields", lambda signed, written, _: join_structs(signed, written, orders), parts=orders)
 
 
 def find_order(annotation: Any) -> Order | None:
-    """Return the order that an annotation of a field declares, or None."""
+    """Return the order, from strict to loose, that the annotation of a field declares, or None if it declares none."""
     notes = get_args(annotation)[1:] if get_origin(annotation) is Annotated else ()
     return next((note for note in notes if isinstance(note, Order)), None)
 
 
 def orders_of(struct: type[msgspec.Struct]) -> dict[str, Order]:
-    """Return the orders that are declared on the fields of a struct, by field name."""
+    """Return the orders, from strict to loose, that are declared on the fields of a struct type, by field name."""
     orders = {each.name: find_order(each.type) for each in msgspec.structs.fields(struct)}
     return {name: order for name, order in orders.items() if order is not None}
 
 
 def declared_fields(struct: type[msgspec.Struct]) -> Order:
-    """Return the order for a struct type, made from the orders that are declared on its fields."""
+    """Return the order, from strict to loose, of a struct type. It is made from the orders that are declared on the
+    fields.
+    """
     return fields(**orders_of(struct))
 
 
 def table(order: Order, absent: Any) -> Order:
-    """Return the order for a table whose values all have the same order. A missing name counts as
-    the value `absent`.
+    """Return the order, from strict to loose, of a table in which all values have the same order. A missing name counts
+    as the value `absent`.
     """
 
     def join(signed: Any, written: Any, whole: Any) -> Any:
@@ -226,7 +228,7 @@ def table(order: Order, absent: Any) -> Order:
 def first_match(
     identity: str, order: Order, absent: Callable[[Any], Any], unadded: Callable[[Any], Any] | None = None
 ) -> Order:
-    """Return the order for a list of rules of which the first matching one applies.
+    """Return the order, from strict to loose, of a list of rules in which the first matching rule applies.
 
     Entries with the same `identity` at the same position are joined. Further entries at the end are joined with
     `absent(entry)`, which is what holds without the entry. If entries were inserted, removed or moved in any other way,

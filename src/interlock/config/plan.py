@@ -246,8 +246,8 @@ def _is_for_clients(rule: AccessRule) -> bool:
 
 
 def _without_added_rule(rule: AccessRule) -> AccessRule | None:
-    """Return the least access that the principals of a new entry have without the entry. Return None if they cannot
-    register without it: a certificate or a user of this machine.
+    """Return an [[access]] entry with the least rights that the principals of `rule` have without `rule`. Return None
+    if these principals are certificates or users of this machine, which cannot register without an entry.
     """
     if any(who.startswith(("certificate:", "uid:")) for who in rule.who):
         return None

@@ -160,7 +160,7 @@ class At(msgspec.Struct, frozen=True, eq=False, kw_only=True):
         return msgspec.structs.replace(self, path=(*self.path, part))
 
     def enter(self, *parts: str | int) -> "At":
-        """Return the place of a table inside this place. Messages name that table.
+        """Return the place of a table inside this place. Messages about keys of the table contain its name.
 
         It has separate lists of inserted values and missing variables.
         """

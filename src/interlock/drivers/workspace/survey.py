@@ -220,7 +220,8 @@ class Surveyor:
         )
 
     def _declare(self, parsed: ParsedFolder, folders: Sequence[ParsedFolder], remembered: Remembered) -> Declared:
-        """Find the contracts of a driver, and check the driver against its surroundings.
+        """Find the contracts of a driver, and check everything about the driver that depends on other files, the
+        configuration, this machine or its earlier versions.
 
         The `trusted` of the result only means that the files were accepted. It decides whether the inventory of the
         driver may be used for other drivers, and whether its contracts take precedence.

@@ -367,8 +367,8 @@ class EgressDenial(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def client_text(self) -> str:
-        """Return the text for clients. It contains no configuration line to copy, because a model could then write that
-        line (AX-11.N-9).
+        """Return the text for clients. It does not contain the configuration line that permits the host, because a
+        model could add that line itself (AX-11.N-9).
         """
         is_command = self.remedy.startswith(f"{_ALLOW} interlock ")
         way = self.remedy if is_command else "interlock status says how a person allows it"

@@ -185,14 +185,14 @@ UNGRANTED: Final = "access_denied"
 
 
 def lines_to_describe(driver: Driver, name: str, slug: str) -> str:
-    """Return what a person must add to SECRETS.md so that it describes a secret of the driver."""
+    """Return a text that says what a person must add to SECRETS.md to describe a secret of the driver."""
     entry = f"- {{slug: {slug}, name: {name}, description: What it is for}}"
     advice = f"add `{entry}` below `secrets:` of SECRETS.md beside DRIVER.md"
     return f"{advice}, and {line}" if (line := _missing_ref_line(driver)) else advice
 
 
 def lines_to_grant(driver: Driver, *, is_beside: bool | None, has_access: bool) -> str:
-    """Return the lines that a person must add to DRIVER.md or SECRETS.md so that the driver may use a secret.
+    """Return a text that says what a person must add to DRIVER.md or SECRETS.md so that the driver may use a secret.
 
     `is_beside` tells whether the secret is described in the SECRETS.md in the driver's folder; None means unknown.
     `has_access` tells whether its entry already has an access block.
