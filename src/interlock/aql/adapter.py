@@ -126,7 +126,9 @@ class AqlAdapter:
         return cached[2]
 
     def find_absent(self, caller: Caller, name: str) -> AbsentTool | None:
-        """Return the tool that the caller means by the name of an operation and that cannot be called now, or None."""
+        """Return the tool that a caller probably means by the operation name `name`, if the tool exists but cannot be
+        called now. Otherwise return None.
+        """
         if self._absent_tools is None:
             return None
         view, form = self.catalog.namespace.view(caller.key), folded(name)

@@ -97,7 +97,7 @@ class Trials:
     _trials: dict[str, KeptTrial] = field(default_factory=dict)  # by id, the oldest first
 
     def keep(self, trial: KeptTrial) -> str:
-        """Keep a trial and return its id. The oldest trial ends if there are too many."""
+        """Keep a trial and return its id. If too many trials are kept already, end the oldest one first."""
         if len(self._trials) >= TRIALS_MAX:
             self.end(next(iter(self._trials)))
         id = secrets.token_urlsafe(16)

@@ -445,8 +445,8 @@ def _setting(name: str, text: str) -> dict[str, Any]:
 
 
 def _template(text: str) -> dict[str, Any]:
-    """Return the fields of a registry's setting: the text with {NAME} in place of ${secrets.NAME}, and the variables
-    that the user has to enter.
+    """Convert the value of a setting to the form of an MCP registry. Each ${secrets.NAME} becomes {NAME}, and NAME
+    becomes a variable that the user has to enter.
     """
     variables = {name: {"isRequired": True, "isSecret": True} for name in SECRET.findall(text)}
     return {"value": SECRET.sub(lambda match: f"{{{match[1]}}}", text)} | without_empty({"variables": variables})

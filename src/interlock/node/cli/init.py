@@ -158,8 +158,9 @@ WAIT_S: Final = (30, 86_400)  # of approvals.expiry_s
 
 
 def _waiting_toml(wait: str | None) -> str:
-    """Return the configuration for how long a call waits for a decision: as an option or a person at the terminal says,
-    or nothing for the default. Raise BadUsage if it is too short or too long.
+    """Return the configuration lines that set how long a call waits for a decision. The time comes from an option or
+    from a person at the terminal; for the default time, return nothing. Raise BadUsage if the time is too short or too
+    long.
     """
     from interlock.approvals.cli.grants import seconds_of
     from interlock.approvals.cli.keys import can_ask

@@ -199,7 +199,7 @@ class SandboxedCommand(msgspec.Struct, frozen=True, kw_only=True):
 
 def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
     """Return the paths outside the workspace that decide what the node runs: driver folders, the user's settings, the
-    records of guarded starts, and the node's virtual environment.
+    records of which configuration belongs to which node, and the node's virtual environment.
     """
     own = (drivers.own.parent,) if drivers.own is not None else ()
     environment = (Path(sys.prefix),) if sys.prefix != sys.base_prefix else ()
@@ -207,8 +207,8 @@ def outer_rules(drivers: DriversPlan) -> tuple[Path, ...]:
 
 
 def private_paths(plan: Plan, files: Iterable[Path] = ()) -> tuple[Path, ...]:
-    """Return the paths that sandboxes hide: the data folder, the package store, the records of guarded starts, the
-    user's configuration with keys, and the configuration `files` with their folder.
+    """Return the paths that sandboxes hide: the data folder, the package store, the user's configuration with keys, the
+    configuration `files` with their folder, and the records of which configuration belongs to which node.
 
     That folder is omitted if it contains the workspace or the home.
     """

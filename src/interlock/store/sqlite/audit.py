@@ -234,8 +234,8 @@ def _records(sequence: int, data: bytes, hashes: bytes) -> list[ChainedRecord]:
 
 
 class _Head(sqlite.SqliteFile):
-    """The record in store.db of where the audit log begins and which record is its last (the head). It uses a separate
-    connection to the file.
+    """The marks in store.db of the start of the audit log and of its last record (the head). They are read and written
+    over a separate connection to the file.
 
     Errors are raised as those of store.db: the thread would take them for errors of the log.
     """

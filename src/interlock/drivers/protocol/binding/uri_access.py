@@ -283,7 +283,9 @@ def _generous_reading(text: str) -> str:
 
 
 def _spread(schemas: Iterable[Any], root: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield the schemas and all schemas that they combine or refer to, at most SCHEMA_STEPS_MAX."""
+    """Yield these schemas, and also the schemas that they combine (such as in allOf) or refer to. Yield at most
+    SCHEMA_STEPS_MAX schemas.
+    """
     todo = list(schemas)
     for _ in range(SCHEMA_STEPS_MAX):
         if not todo:
