@@ -133,9 +133,12 @@ class DeviceLink(Link):
             self.device.requests.abandon(request)
 
     def fail_all(self, reason: str) -> None:
-        """End all calls as lost, because the device is gone."""
-        calls, self._calls = self._calls, {}
-        for call in calls:
+        """End all calls as lost, because the device is gone. Calls that were not sent, and wait for the device to
+        return, stay.
+        """
+        calls, requests = self._calls, self.device.requests
+        self._calls = {call: each for call, each in calls.items() if each is not None and requests.is_unsent(each)}
+        for call in [call for call in calls if call not in self._calls]:
             call.on_failed(self._build_refusal(reason, "unknown"), Outcome.LOST)
 
     def _finish_later(self, call: Call, outcome: CallOutcome | Refusal) -> None:

@@ -9,17 +9,23 @@ Theory of operation. A request waits in the queue, is sent, and ends exactly onc
 
 One request is in flight at a time unless the description allows more, heartbeats included, so that a stub with one
 buffer is never overrun. A request without an answer is sent again only if that has the same effect as sending it once,
-and only on a transport that may lose messages (AX-B.4-6). After an unanswered call, no further call is sent before the
-device has shown a sign of life: a heartbeat is sent first, if the device answers heartbeats.
+and only on a transport that may lose messages (AX-B.4-6).
+
+A heartbeat never costs a call (AX-8.N-9). None is sent while a call waits or is in flight. A call that arrives while a
+heartbeat is in flight waits for one timeout at most, and is sent even if the heartbeat was not answered. The exception
+is a device that left a call unanswered: it may be stuck in that call. It gets no further call before it has shown a
+sign of life, so a heartbeat goes out first, if the device answers heartbeats.
 
 The session of the device decides whether the device is present and what its answers mean. It calls `answer` for each
-answer, `note_life` for each valid message and `end_all` when the device is gone.
+answer, `note_life` for each valid message and `end_all` when the device is gone. If the device fell silent, the session
+calls `hold_unsent` instead: calls that were not sent wait for a short time, and `send_held` sends them if the device
+returns.
 """
 
 import asyncio
 import secrets
 from collections import Counter, deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -80,6 +86,7 @@ class DeviceCounters:
     seen_wall: float | None = None  # the same time of day
 
 
+RESET: Final = "it was reset"
 QUEUE_MAX: Final = 16  # calls that wait for one device (AX-B.1-8)
 BATCH_S: Final = 3600.0  # for one attempt of a tool whose caller manages the time
 
@@ -129,17 +136,28 @@ class RequestQueue:
         # Ids start at random: a late answer to a process that ran before must not answer a request of this one.
         self._last_id = secrets.randbelow(self._codec.id_max)
         self._is_unanswered = False  # whether a call has had no answer since the last sign of life
+        self.is_heartbeat_open = False  # whether a heartbeat was sent, and nothing valid has arrived since
+        self._held: list[DeviceRequest] = []  # calls to a silent device, which were not sent
+        self._held_until: asyncio.TimerHandle | None = None
 
     @property
     def waiting(self) -> int:
         return len(self._queue)
 
     @property
+    def has_calls_in_flight(self) -> bool:
+        return any(request.tool is not None for request in self.in_flight.values())
+
+    @property
     def is_at_work(self) -> bool:
-        """Return whether the device may be busy with a request. A device that let a call time out, and has been silent
+        """Return whether the device may be busy with a call. A device that let a call time out, and has been silent
         since, does not count as busy.
         """
-        return bool(self.in_flight) and not self._is_unanswered
+        return self.has_calls_in_flight and not self._is_unanswered
+
+    def is_unsent(self, request: DeviceRequest) -> bool:
+        """Return whether a call was not sent, and waits for a silent device to return."""
+        return request in self._held
 
     def call(self, tool: DeviceTool, arguments: Mapping[str, Any], on_done: OnDone) -> DeviceRequest | None:
         """Queue a call. If too many calls are waiting, report Busy and return None; otherwise return its request."""
@@ -162,7 +180,7 @@ class RequestQueue:
 
     def note_life(self) -> None:
         """Note that the device is alive, so that calls may be sent after an unanswered one."""
-        self._is_unanswered = False
+        self._is_unanswered = self.is_heartbeat_open = False
 
     def answer(self, request: DeviceRequest, outcome: CallOutcome) -> None:
         """End a request that the device has answered. If a repetition of the request still waits to be sent, withdraw
@@ -182,19 +200,74 @@ class RequestQueue:
         request.attempts = 0
         if request in self._queue:
             self._queue.remove(request)
+        elif request in self._held:
+            self._held.remove(request)
         else:
             self._withdraw(request)
 
     def end_all(self, reason: str) -> None:
         """End all requests as lost. Requests that were not sent yet are reported as not sent."""
-        sent, self.in_flight = list(self.in_flight.values()), {}
+        self._end_in_flight(reason)
+        waiting = [*self._held, *self._queue]
+        self._queue.clear()
+        self._held.clear()
+        self._stop_holding()
+        for request in waiting:
+            request.end(AnswerLost(reason, was_sent=False))
+
+    def end_sent(self, reason: str, tools: Mapping[str, DeviceTool]) -> None:
+        """End the requests in flight as lost, because the device has started again. Calls that were not sent keep their
+        place if their tools are among `tools` unchanged, and end as not sent otherwise.
+        """
+        self._end_in_flight(reason)
         waiting = list(self._queue)
         self._queue.clear()
+        self._requeue(waiting, reason, tools)
+
+    def end_heartbeats(self) -> None:
+        """End the heartbeats in flight, because the device has shown in another way that it is alive."""
+        for request in [request for request in self.in_flight.values() if request.tool is None]:
+            self.answer(request, Succeeded({}))
+
+    def hold_unsent(self, reason: str, seconds: float) -> None:
+        """End the requests in flight as lost, because the device has fallen silent. Calls that were not sent wait for
+        the return of the device, and end as not sent after `seconds` seconds.
+        """
+        self._end_in_flight(reason)
+        unsent = [request for request in self._queue if request.tool is not None]
+        self._queue.clear()
+        if unsent:
+            self._held += unsent
+            self._stop_holding()
+            self._held_until = asyncio.get_running_loop().call_later(seconds, self.end_all, reason)
+
+    def send_held(self, tools: Mapping[str, DeviceTool]) -> None:
+        """Send the calls that waited for the return of the device, if their tools are among `tools` unchanged."""
+        self._stop_holding()
+        held, self._held = self._held, []
+        self._requeue(held, RESET, tools)
+        self.send_next()
+
+    def _end_in_flight(self, reason: str) -> None:
+        sent, self.in_flight = list(self.in_flight.values()), {}
         for request in sent:
             self._withdraw(request)
             request.end(AnswerLost(reason, was_sent=True))
+
+    def _requeue(self, waiting: Iterable[DeviceRequest], reason: str, tools: Mapping[str, DeviceTool]) -> None:
         for request in waiting:
-            request.end(AnswerLost(reason, was_sent=False))
+            if request.tool is not None:
+                entry = tools.get(request.tool.tool.name)
+                # The number of another tool, or other effects than those that were admitted: the call is not sent.
+                if entry is None or entry.tool != request.tool.tool:
+                    request.end(AnswerLost(reason, was_sent=False))
+                    continue
+            self._queue.append(request)
+
+    def _stop_holding(self) -> None:
+        if self._held_until is not None:
+            self._held_until.cancel()
+            self._held_until = None
 
     def send_next(self) -> None:
         """Send waiting requests until as many are unanswered as the link allows."""
@@ -239,6 +312,7 @@ class RequestQueue:
     def _send_attempt(self, request: DeviceRequest) -> None:
         request.attempts -= 1
         request.timer = asyncio.get_running_loop().call_later(self.attempt_s(request), self._on_timeout, request)
+        self.is_heartbeat_open = self.is_heartbeat_open or request.tool is None
         self._sender.send(request.message)
 
     def attempt_s(self, request: DeviceRequest) -> float:
@@ -262,12 +336,14 @@ class RequestQueue:
         request.timer = None
         if self.in_flight.get(request.id) is not request:
             return
-        if request.attempts > 0:
+        is_heartbeat = request.tool is None
+        # AX-8.N-9: a heartbeat is not repeated while a call waits.
+        if request.attempts > 0 and not (is_heartbeat and self._queue):
             self._counters.retries += 1
             self._send_attempt(request)
             return
         del self.in_flight[request.id]
         self._withdraw(request)
-        self._is_unanswered = True
+        self._is_unanswered = self._is_unanswered or not is_heartbeat
         request.end(AnswerLost("it did not answer in time", was_sent=True))
         self.send_next()

@@ -7,8 +7,9 @@ Everything else happens in callbacks of the event loop. A device is in one of tw
               describes itself.
     present   Its tools are known, and a valid message arrived within the last three intervals.
 
-A device of Profile A can signal its presence on a line (CTS or a GPIO) instead of answering heartbeats (AX-B.3-1), or
-be assumed to be present. A device of Profile B becomes present with its announcement, which lists its tools.
+A device of Profile A can signal its presence on a line (CTS or a GPIO) instead of answering heartbeats (AX-B.3-1). A
+device of Profile B becomes present with its announcement, which lists its tools. A device of either profile can be
+assumed to be present: it has the tools of its description, and gets nothing but calls.
 
 A request is queued, then in flight until its answer, its last timeout or the end of the transport (`requests`). While a
 call is in flight, the device is not polled, because it may be at work. If a device stays silent, its transport is
@@ -126,9 +127,12 @@ class DeviceSession(TransportOwner):
         self.traffic = Traffic(self._clock)
         link = description.link
         self._codec = messages.codec_of(description)
-        self._asks_registration = description.profile == "b"
+        link_presence = link.presence if link.transport == "uart_cbor" else "poll"
+        # AX-8.N-8: a device that is assumed to be present has the tools of its description. Without any, it is asked.
+        self._is_assumed = link_presence == "assume" and bool(description.tools)
+        self._asks_registration = description.profile == "b" and not self._is_assumed
         self._interval_s = link.heartbeat_ms / 1000
-        self._presence = link.presence if link.transport == "uart_cbor" and description.profile == "a" else "poll"
+        self._presence = link_presence
         self._announcements = Announcements(self.segment, description)
         self._events = {event.id: event.name for event in description.events}
         self._events_heard: deque[float] = deque(maxlen=EVENTS_PER_S)
@@ -157,6 +161,7 @@ class DeviceSession(TransportOwner):
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         self._leave("the node is stopping")
+        self.requests.end_all("the node is stopping")
 
     def reopen(self) -> None:
         """Close the transport and open it again at once."""
@@ -211,7 +216,7 @@ class DeviceSession(TransportOwner):
             # Start looking for the device, after the transport was opened.
             self._asks_open = 0
             self._announcements.reset()
-            if self._presence == "assume":
+            if self._is_assumed:
                 self._arrive()
             self._look()
             return await self._lost
@@ -247,6 +252,8 @@ class DeviceSession(TransportOwner):
             return
         if not self.is_present and self._asks_registration:
             self._ask_registration()
+        elif not self.is_present and self._is_assumed:
+            self._arrive()
         elif is_polled:
             self.requests.ask_for_life(self.description.link.retries if self.is_present else 0)
 
@@ -281,6 +288,7 @@ class DeviceSession(TransportOwner):
         self.requests.note_life()
         self._settled.set()
         self._owner.on_present()
+        self.requests.send_held(self.tools)
 
     def _leave(self, reason: str, loss: LossReason = "connection_lost") -> None:
         """Declare the device absent and end all its requests."""
@@ -290,7 +298,10 @@ class DeviceSession(TransportOwner):
             self.loss = loss
             self.counters.unplugged += 1
         self._settled.set()
-        self.requests.end_all(reason)
+        if was_present and loss != "heartbeat_timeout":
+            self.requests.end_all(reason)
+        else:
+            self.requests.hold_unsent(reason, self._interval_s)  # AX-8.N-9
         if was_present:
             self._settled.clear()
         self._owner.on_absent(reason)
@@ -378,15 +389,19 @@ class DeviceSession(TransportOwner):
             self._discard("no_request")
             return
         tool = request.tool
-        if answer.tool_id is not None and answer.tool_id != (None if tool is None else tool.tool.id):
+        if tool is None:
+            # AX-8.N-7: the draft leaves the answer to a heartbeat open, so that its SEQ alone counts.
+            self._note_life()
+            self.requests.answer(request, Succeeded({}))
+            if not self._asks_registration and self._presence == "poll":
+                self._arrive()
+        elif answer.tool_id is not None and answer.tool_id != tool.tool.id:
             self._discard("wrong_tool")
-        elif answer.is_heartbeat is not None and answer.is_heartbeat != (tool is None):
+        elif answer.is_heartbeat:
             self._discard("wrong_type")
         else:
             self._note_life()
-            self.requests.answer(request, Succeeded({}) if tool is None else self._outcome(tool, answer))
-            if tool is None and not self._asks_registration and self._presence == "poll":
-                self._arrive()
+            self.requests.answer(request, self._outcome(tool, answer))
 
     def _outcome(self, tool: DeviceTool, answer: DeviceAnswer) -> requests.CallOutcome:
         """Return the outcome of a call that the device answered: its result, or the failure that the answer reports."""
@@ -420,19 +435,23 @@ class DeviceSession(TransportOwner):
             if now - self._asked > SETTLE_S:
                 self._ask_registration()  # a frame of the announcement was lost
             return
+        # AX-8.N-9: an announcement after a heartbeat is the answer to the heartbeat.
+        if self.requests.is_heartbeat_open:
+            self._asks_open = max(self._asks_open, 1)
         self._note_life()
         if tools is None:  # further frames follow
             return
         former, is_asked = self.tools, self._asks_open > 0
         is_changed = {name: entry.tool for name, entry in tools.items()} != {n: o.tool for n, o in former.items()}
-        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and bool(self.requests.in_flight)
+        is_reset = not is_asked and now - self._answered_ask > SETTLE_S and self.requests.has_calls_in_flight
         if is_asked:
             self._asks_open, self._answered_ask = 0, now
         self.missing = self._announcements.missing
         self.tools = tools if is_changed else former
         # The number of a tool may mean another tool now, so no request in flight can be answered (AX-B.3-3).
         if is_changed or is_reset:
-            self.requests.end_all("it was reset")
+            self.requests.end_sent(requests.RESET, tools)
+        self.requests.end_heartbeats()
         if not self.is_present:
             self._arrive()
         elif {name: entry.item for name, entry in tools.items()} != {n: o.item for n, o in former.items()}:

@@ -290,6 +290,53 @@ async def test_no_call_keeps_a_number_that_means_another_tool_now(memory: Memory
     await session.close()
 
 
+@pytest.mark.req("AX-8.N-9")
+async def test_an_announcement_answers_a_heartbeat_and_no_call_is_lost(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_session, "SETTLE_S", 0.0)
+    late: list[bytes] = []
+
+    def reply(message: bytes) -> list[bytes]:
+        members = read_untrusted(message)
+        if members[1] == "r":
+            return [announced(read=1)]
+        if members[1] == "h":
+            late.append(announced(read=1))
+            return []
+        return [encoded({2: members[2], 4: {}})]
+
+    memory.reply = reply
+    session = await opened(Owner(), f"{SELF_DESCRIBING}heartbeat_ms = 100\n".replace("= 20", "= 5000"))
+    for _ in range(3):
+        await until(lambda: bool(late))
+        outcomes: list[CallOutcome] = []
+        session.call(session.tools["read"], {}, outcomes.append)
+        session.call(session.tools["read"], {}, outcomes.append)
+        assert outcomes == []
+        session.on_message(late.pop())
+        await until(lambda: len(outcomes) == 2)  # noqa: B023
+        assert all(isinstance(outcome, Succeeded) for outcome in outcomes)
+    assert session.counters.unplugged == 0
+    await session.close()
+
+
+@pytest.mark.req("AX-8.N-9", "AX-B.3-3")
+async def test_calls_that_wait_are_sent_after_a_reset(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime_session, "SETTLE_S", 0.0)
+    memory.reply = lambda message: [announced(read=1)] if read_untrusted(message).get(1) == "r" else []
+    session = await opened(Owner(), SELF_DESCRIBING.replace("= 20", "= 5000"))
+    outcomes: list[CallOutcome] = []
+    session.call(session.tools["read"], {}, outcomes.append)
+    session.call(session.tools["read"], {}, outcomes.append)
+    memory.reply = lambda message: [encoded({2: read_untrusted(message)[2], 4: {}})]
+    session.on_message(announced(read=1))
+    assert outcomes == [AnswerLost("it was reset", was_sent=True)]
+    await until(lambda: len(outcomes) == 2)
+    assert isinstance(outcomes[1], Succeeded)
+    await session.close()
+
+
 async def test_a_heartbeat_answers_no_call_and_a_result_that_cannot_be_read_ends_it(
     memory: Memory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -438,7 +485,8 @@ async def test_calls_that_wait_for_a_sign_of_life_are_no_more_than_the_queue_hol
     await session.close()
 
 
-async def test_the_transport_of_a_silent_device_is_opened_again(memory: Memory) -> None:
+@pytest.mark.req("AX-8.N-9")
+async def test_the_transport_of_a_silent_device_is_opened_again_and_unsent_calls_end(memory: Memory) -> None:
     session = await opened(Owner())
     memory.reply = lambda message: []
     outcomes: list[CallOutcome] = []
@@ -446,11 +494,88 @@ async def test_the_transport_of_a_silent_device_is_opened_again(memory: Memory) 
         session.call(session.tools["press"], {}, outcomes.append)
     await until(lambda: not session.is_present)
     assert session.loss == "heartbeat_timeout"
+    await until(lambda: len(outcomes) == 3)
     assert [outcome.was_sent for outcome in outcomes if isinstance(outcome, AnswerLost)] == [True, False, False]
     await until(lambda: memory.closed == 1)
     memory.reply = memory.device.answer
     await until(lambda: session.is_present)
     assert len(memory.calls) == 1
+    await session.close()
+
+
+@pytest.mark.req("AX-8.N-9")
+async def test_unsent_calls_are_sent_to_a_silent_device_that_returns(memory: Memory) -> None:
+    session = await opened(Owner(), TEXT.replace("heartbeat_ms = 50", "heartbeat_ms = 400"))
+    memory.reply = lambda message: []
+    outcomes: list[CallOutcome] = []
+    for _ in range(4):
+        last = session.call(session.tools["press"], {}, outcomes.append)
+    await until(lambda: not session.is_present)
+    assert last is not None
+    session.requests.abandon(last)  # its client no longer waits
+    memory.reply = memory.device.answer
+    await until(lambda: len(outcomes) == 3)
+    assert outcomes == [AnswerLost("it did not answer in time", was_sent=True), Succeeded({}), Succeeded({})]
+    assert len(memory.calls) == 3
+    await session.close()
+
+
+@pytest.mark.req("AX-8.N-9")
+async def test_a_heartbeat_without_an_answer_costs_no_call(memory: Memory) -> None:
+    session = await opened(Owner(), TEXT.replace("timeout_ms = 20", "timeout_ms = 100"))
+    memory.reply = lambda message: memory.device.answer(message) if message[0] == 1 else []
+    await until(lambda: bool(session.requests.in_flight))
+    memory.heard.clear()
+    assert isinstance(await called(session, "press"), Succeeded)
+    assert [message[0] for message in memory.heard] == [1]  # no heartbeat was repeated, or sent before the call
+    await session.close()
+
+
+@pytest.mark.req("AX-8.N-7")
+@pytest.mark.parametrize("tail", [(2, 0, 1), (2, 1, 0), (4, 0, 0), (4, 0, 7, 7)], ids=str)
+async def test_any_answer_with_its_number_answers_a_heartbeat(memory: Memory, tail: tuple[int, ...]) -> None:
+    kind, tool_id, *payload = tail
+    memory.reply = lambda message: [bytes((kind, tool_id, message[2], *payload))] if message[0] == 4 else []
+    session = await opened(Owner())
+    sent = session.counters.sent
+    await until(lambda: session.counters.sent > sent + 8)  # longer than a silent device would be present
+    assert session.is_present
+    assert session.discarded == {}
+    await session.close()
+
+
+@pytest.mark.req("AX-8.N-7")
+async def test_an_answer_with_another_number_is_no_sign_of_life(memory: Memory) -> None:
+    memory.reply = lambda message: [bytes((2, 0, message[2] % 255 + 1, 0))]
+    session = DeviceSession("board", described(TEXT), Clock(), Owner(), SharedConnections())
+    session.open()
+    await until(lambda: session.discarded.get("no_request", 0) > 3)
+    assert not session.is_present
+    await session.close()
+
+
+@pytest.mark.req("AX-8.N-8")
+async def test_a_self_describing_device_can_be_assumed_to_be_present(memory: Memory) -> None:
+    tools = "".join(f'[[tool]]\nid = {number}\nname = "{name}"\n' for number, name in ((1, "read"), (2, "press")))
+    memory.reply = lambda message: [encoded({2: read_untrusted(message)[2], 4: {}})]
+    session = await opened(Owner(), f'{SELF_DESCRIBING}heartbeat_ms = 50\npresence = "assume"\n{tools}')
+    for _ in range(3):
+        assert isinstance(await called(session, "press"), Succeeded)
+    await asyncio.sleep(0.1)
+    assert [read_untrusted(message)[1] for message in memory.heard] == [2, 2, 2]
+    session.on_message(announced(read=1, fire=3))
+    assert sorted(session.tools) == ["fire", "read"]
+    await session.close()
+
+
+@pytest.mark.req("AX-8.N-8")
+async def test_an_assumed_device_without_described_tools_is_asked_for_them(memory: Memory) -> None:
+    memory.reply = lambda message: [announced(read=1)] if read_untrusted(message).get(1) == "r" else []
+    session = await opened(Owner(), f'{SELF_DESCRIBING}heartbeat_ms = 50\npresence = "assume"\n')
+    assert sorted(session.tools) == ["read"]
+    await asyncio.sleep(0.2)
+    assert session.is_present
+    assert [read_untrusted(message)[1] for message in memory.heard] == ["r"]
     await session.close()
 
 

@@ -147,9 +147,9 @@ def _check_line(description: DeviceDescription) -> Iterator[DescriptionFault]:
         yield _fault(("link", "crc"), "a frame has a checksum", 'write crc = "crc8" or crc = "crc16", or leave it out')
     if description.profile == "a" and link.framing == "cobs":
         yield _fault(("link", "framing"), "a device of profile 'a' speaks in frames", "leave 'framing' out")
-    if description.profile == "b" and link.presence != "poll":
+    if description.profile == "b" and link.presence not in ("poll", "assume"):
         message = f"presence = '{link.presence}' is for profile 'a': a device of profile 'b' announces itself"
-        yield _fault(("link", "presence"), message, "leave it out")
+        yield _fault(("link", "presence"), message, "leave it out, or write presence = 'assume'")
     if link.presence == "gpio" and link.gpio is None:
         hint = "name the file that reads 1 while it is there"
         yield _fault(("link", "presence"), "presence = 'gpio' needs 'gpio'", hint)

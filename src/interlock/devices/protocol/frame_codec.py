@@ -54,8 +54,9 @@ class FrameCodec(Codec):
     def decode_untrusted(self, message: bytes) -> messages.Received:
         kind, tool_id, seq, payload = split_untrusted(message, self._max_bytes)
         if kind == HEARTBEAT:
-            if tool_id or payload or seq == UNASKED:
-                raise DeviceFault("malformed", "a heartbeat with an id or a payload, or without a SEQ")
+            # AX-8.N-7: the draft leaves open what else an answer to a heartbeat contains, such as a status byte.
+            if seq == UNASKED:
+                raise DeviceFault("malformed", "a heartbeat without a SEQ")
             return DeviceAnswer(request_id=seq, is_heartbeat=True)
         if kind != RESPONSE:
             raise DeviceFault("unexpected", f"TYPE {kind} from a device of Profile A")
