@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import Meta
+from msgspec import UNSET, Meta, UnsetType
 
 from interlock.aql import Adapter, Binary, Execution, Listing, Page, Sort, not_found
 
@@ -31,12 +31,12 @@ class Metadata(msgspec.Struct, omit_defaults=True):
 
 
 class Document(msgspec.Struct):
-    """A document."""
+    """A document. Its text can be absent, so that null removes it. Priority and author exist without a value."""
 
     id: str
     title: Title
     created_at: datetime
-    body: str = ""
+    body: str | UnsetType = UNSET
     metadata: Metadata = msgspec.field(default_factory=Metadata)
 
 
@@ -110,7 +110,7 @@ def list_documents(
 def search(query: Annotated[str, "Words, any of which may stand in title or text."], page: Page) -> Listing[Document]:
     """Documents in which a word of the query stands."""
     words = query.lower().split()
-    found = [one for one in every() if any(word in f"{one.title} {one.body}".lower() for word in words)]
+    found = [one for one in every() if any(word in f"{one.title} {one.body or ''}".lower() for word in words)]
     return page.of(found, key=lambda one: one.id)
 
 
@@ -134,7 +134,7 @@ async def execute_word_count(execution: Execution) -> dict[str, Any]:
     counts: Counter[str] = Counter()
     found = every()
     for number, document in enumerate(found, 1):
-        counts.update(document.body.lower().split())
+        counts.update((document.body or "").lower().split())
         execution.progress(current=number, total=len(found))
         await asyncio.sleep(0)
     return {"words": sum(counts.values()), "most_common": counts.most_common(5)}

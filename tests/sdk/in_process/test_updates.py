@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 import pytest
@@ -14,6 +14,8 @@ from tests.sdk.aql_library import Document, Library, Metadata
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, TypeDeclaration
 from interlock.aql.protocol.validation import merged
 from interlock.sdk.aql import Adapter, DeclarationInvalid
+from interlock.sdk.aql.service import Service
+from interlock.sdk.subserver import tools
 
 leaves = st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3) | st.lists(st.integers(), max_size=2)
 objects = st.dictionaries(
@@ -49,21 +51,109 @@ def test_the_merge_is_that_of_rfc_7396(stored: dict[str, Any], changes: dict[str
 @pytest.mark.req("AQL-4.5.1-3", "AQL-4.5.1-4", "AQL-4.5.1-5", "AQL-4.5.2-1")
 def test_the_worked_example() -> None:
     before = {
-        "title": "Original Title",
+        "title": "Old Title",
         "metadata": {"priority": "low", "tags": ["draft"], "author": "alice"},
     }
-    changes = {
-        "title": "Updated Title",
-        "metadata": {"priority": "high", "tags": ["published", "reviewed"], "author": None},
+    changes = {"title": "New Title", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
+    after = {
+        "title": "New Title",
+        "metadata": {"priority": "high", "tags": ["published", "reviewed"], "author": "alice"},
     }
-    after = {"title": "Updated Title", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
     assert merged(before, changes) == after
+    removed = {"metadata": {"deprecated_field": None}}
+    assert merged({"metadata": {"deprecated_field": 1, "author": "alice"}}, removed) == {
+        "metadata": {"author": "alice"}
+    }
     assert merged({"metadata": {"author": 1}}, {"metadata": {"author": None}}) == {"metadata": {}}
     assert merged({"a": 1}, {"b": None, "a": ""}) == {"a": ""}
     assert merged({"tags": [1]}, {"tags": []}) == {"tags": []}
     assert merged({"tags": [{"a": 1, "b": 2}]}, {"tags": [{"a": 3}]}) == {"tags": [{"a": 3}]}
     assert merged({"metadata": {"author": 1}}, {"metadata": {}}) == {"metadata": {"author": 1}}
     assert merged({"a": 1}, {"a": {"x": 1, "y": None}}) == {"a": {"x": 1}}
+
+
+class Details(msgspec.Struct):
+    size: int = 3
+    note: str | None = None
+    deprecated_field: str | msgspec.UnsetType = msgspec.UNSET
+
+
+class Item(msgspec.Struct, rename="camel"):
+    item_id: str
+    owner: str | None
+    body: str = ""
+    rest: Annotated[str | msgspec.UnsetType, "What else there is."] = msgspec.UNSET
+    rank: int | None = 7
+    shelf: Details | None = None
+    details: Details = msgspec.field(default_factory=Details)
+
+
+class Stock:
+    """An adapter with one item. `is_typed`: the type of the item is in the signature of `load`."""
+
+    def __init__(self, *, is_typed: bool = True) -> None:
+        self.item = Item("a", "ada", "text", "more", 1, Details(), Details(1, "x", "old"))
+        adapter = Adapter("stock")
+
+        def load_item(item_id: str) -> Item:
+            return self.item
+
+        def load_untyped(item_id: str):  # type: ignore[no-untyped-def]
+            return self.item
+
+        @adapter.update(load=load_item if is_typed else load_untyped)
+        def update_item(item_id: str, input: Item) -> Item:
+            """Changes it."""
+            self.item = input
+            return input
+
+        self.service = Service(adapter)
+
+    def ask(self, operation: str, **params: Any) -> dict[str, Any]:
+        tool = "mcp_aql_update" if operation == "update_item" else "mcp_aql_read"
+        text = json.dumps({"operation": operation, "params": params})
+        call = tools.Context(lambda *_: None, {})
+        envelope: dict[str, Any] = json.loads(asyncio.run(self.service.answer(tool, text.encode(), call))[0])
+        return envelope
+
+
+@pytest.mark.req("AQL-4.5.2-2", "AQL-4.7.6-1")
+@pytest.mark.parametrize("is_typed", [True, False])
+def test_a_removed_field_is_absent_or_exists_without_a_value_or_is_refused(is_typed: bool) -> None:
+    stock = Stock(is_typed=is_typed)
+    changes = {"rest": None, "details": {"deprecated_field": None, "note": None}, "rank": None, "shelf": None}
+    data = stock.ask("update_item", item_id="a", input={**changes, "owner": None})["data"]
+    assert "rest" not in data  # it can be absent
+    assert data["details"] == {"size": 1, "note": None}
+    assert (data["owner"], data["rank"], data["shelf"]) == (None, None, None)  # they exist without a value
+    assert data["body"] == "text"
+    before = stock.item
+    for input, place in (
+        ({"body": None, "rank": 3}, "input.body"),
+        ({"details": None}, "input.details"),
+        ({"details": {"size": None}}, "input.details.size"),
+    ):
+        error = stock.ask("update_item", item_id="a", input=input)["error"]
+        assert (error["code"], error["details"]["param_name"]) == ("VALIDATION_INVALID_TYPE", place)
+        assert error["details"]["actual_type"] == "null"
+        assert stock.item is before
+    again = stock.ask("update_item", item_id="a", input={"rest": "", "body": ""})["data"]
+    assert (again["rest"], again["body"]) == ("", "")  # an empty string removes nothing
+
+
+@pytest.mark.req("AQL-4.5.2-2", "AQL-4.7.6-2")
+def test_introspection_says_which_fields_null_removes() -> None:
+    stock = Stock()
+    shown = {}
+    for name in ("ItemInput", "DetailsInput"):
+        declared = stock.ask("introspect", query="types", name=name)["data"]["type"]
+        shown |= {field["name"]: (field["type"], field.get("description", "")) for field in declared["fields"]}
+    assert shown["rest"] == ("string | null", "What else there is. null removes it.")
+    assert shown["deprecated_field"] == ("string | null", "null removes it.")
+    assert shown["rank"] == ("integer | null", "null: it then has no value.")
+    assert shown["shelf"] == ("DetailsInput | null", "null: it then has no value.")
+    for name, word in (("body", "string"), ("size", "integer"), ("details", "DetailsInput")):
+        assert shown[name] == (word, "It always has a value: null is refused.")
 
 
 @pytest.fixture
@@ -202,6 +292,7 @@ def test_a_dry_run_changes_nothing_and_only_some_operations_have_a_dry_run(libra
 
 
 def test_a_resource_of_one_struct_type_is_validated_as_a_whole_after_the_merge(library: Library) -> None:
-    reply = library.ask("update", "update_document", params={"resource_id": "a", "input": {"metadata": None}})
+    changes = {"metadata": {"author": None, "priority": None, "tags": []}}
+    reply = library.ask("update", "update_document", params={"resource_id": "a", "input": changes})
     assert reply["success"]
     assert msgspec.to_builtins(library.documents["a"]) == {"resource_id": "a", "title": "First", "metadata": {}}

@@ -63,6 +63,42 @@ class Client:
         self._process.stdout.close()
 
 
+@pytest.mark.req("AQL-4.5.1-5", "AQL-4.5.2-2")
+def test_the_worked_example_and_removal_by_null(tmp_path: Path) -> None:
+    """The documents of 4.5.1 and 4.5.2, through the running example."""
+    client = Client(tmp_path / "documents.db", "2026-07-28")
+    created = client.call("create", "create_document", title="Old Title", body="text", author="alice")["data"]
+    key = created["id"]
+    client.call(
+        "update", "update_document", document_id=key, input={"metadata": {"priority": "low", "tags": ["draft"]}}
+    )
+
+    def state() -> dict[str, Any]:
+        data = client.call("read", "get_document", document_id=key)["data"]
+        return {name: value for name, value in data.items() if name in ("title", "metadata", "body")}
+
+    before = {"title": "Old Title", "metadata": {"priority": "low", "tags": ["draft"], "author": "alice"}}
+    assert state() == {**before, "body": "text"}
+    changes = {"title": "New Title", "metadata": {"priority": "high", "tags": ["published", "reviewed"]}}
+    client.call("update", "update_document", document_id=key, input=changes)
+    after = {
+        "title": "New Title",
+        "metadata": {"priority": "high", "tags": ["published", "reviewed"], "author": "alice"},
+    }
+    assert state() == {**after, "body": "text"}
+    removed = client.call("update", "update_document", document_id=key, input={"body": None})["data"]
+    assert "body" not in removed
+    assert state() == after
+    client.call("update", "update_document", document_id=key, input={"metadata": {"author": None}})
+    without_author = {**after, "metadata": {**after["metadata"], "author": None}}
+    assert state() == without_author  # the schema says that it exists without a value
+    refused = client.call("update", "update_document", document_id=key, input={"metadata": {"tags": None}})["error"]
+    assert refused["code"] == "VALIDATION_INVALID_TYPE"
+    assert refused["details"]["param_name"] == "input.metadata.tags"
+    assert state() == without_author
+    client.end()
+
+
 @pytest.mark.req("AQL-C.tool-5", "AQL-2.3.4-1", "AQL-4.7.1-1")
 @pytest.mark.parametrize("version", ["2024-11-05", "2025-11-25", "2026-07-28"])
 def test_documents_are_made_found_changed_and_outlive_the_program(tmp_path: Path, version: str) -> None:

@@ -235,8 +235,10 @@ class Adapter:
 
         UPDATE: the parameters of the handler are the identifiers of the resource and `input`. With `load=get_document`
         (a function of the same identifiers) `input` is the whole resource with the changes merged in. Without it,
-        `input` contains only the changes. `fixed=("id",)` lists fields that cannot be changed. DELETE: if `load`
-        returns a versioned type, the operation also accepts `if_match`.
+        `input` contains only the changes. `fixed=("id",)` lists fields that cannot be changed. A client removes a field
+        with null if the field can be absent (`str | UnsetType = UNSET`) or exists without a value (`str | None`); null
+        for any other field is refused. DELETE: if `load` returns a versioned type, the operation also accepts
+        `if_match`.
 
         EXECUTE: with `long_running=True`, a call returns immediately with an execution that continues in the
         background. `supports_retry=True` and `progress=True` say what the execution can do.
@@ -251,7 +253,9 @@ class Adapter:
             raise DeclarationInvalid(problem)
         identifiers = [parameter for parameter in inspect.signature(function).parameters if parameter != "input"]
         partial = {"input": (*fixed, *identifiers)} if category is model.Category.UPDATE else {}
-        signature = read_signature(named, function, partial=partial)
+        loaded = None if load is None else read_signature(getattr(load, "__name__", "load"), load, partial={})
+        is_merged = loaded is not None and loaded.resource is not None
+        signature = read_signature(named, function, partial=partial, is_merged=is_merged)
         parameters, types = [*signature.parameters], list(signature.types)
         # By default all fields of one resource are shown, few of a search, the usual ones of another collection
         # (C.fields-3).
@@ -260,9 +264,7 @@ class Adapter:
             default_preset = "minimal" if named.partition("_")[0] == "search" else "standard"
         if category is model.Category.READ and signature.resource is not None:
             parameters.append(msgspec.structs.replace(FIELDS_PARAMETER, default=default_preset))
-        is_versioned = load is not None and (
-            read_signature(getattr(load, "__name__", "load"), load, partial={}).resource in self.versioned
-        )
+        is_versioned = loaded is not None and loaded.resource in self.versioned
         if category in (model.Category.UPDATE, model.Category.DELETE) and is_versioned:
             parameters.append(IF_MATCH)
         level = model.DEFAULT_DANGER[category] if danger is None else danger

@@ -18,12 +18,13 @@ from typing import Any, Final, Literal, get_args
 
 import msgspec
 
-from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure, invalid_value
+from interlock.aql.protocol.errors import AqlFailure, Code, OperationFailed, failure, invalid_type, invalid_value
 from interlock.aql.protocol.field_selection import Selection, read_selection, select
 from interlock.aql.protocol.model import AqlOperation, AqlParameter, Category, Lifecycle
 from interlock.aql.protocol.validation import Validator, merged
 from interlock.sdk.aql import values as json_values
 from interlock.sdk.aql.executions import AdapterExecutions, Execution
+from interlock.sdk.aql.removal import find_kept, keep_nulls
 from interlock.sdk.aql.signature import HandlerArgument, Signature
 from interlock.sdk.aql.values import Binary, Context, Listing
 from interlock.sdk.subserver.tools import call_function
@@ -180,9 +181,15 @@ class AdapterOperation:
                 details = {"expected": if_match, "current": current}
                 raise OperationFailed(failure(Code.CONFLICT_VERSION_MISMATCH, message, details))
         if self.declaration.category is Category.UPDATE:
-            changed = merged(msgspec.to_builtins(stored), values["input"])
+            changes = values["input"]
+            changed = merged(msgspec.to_builtins(stored), changes)
+            keep_nulls(type(stored), changes, changed)
             argument = HandlerArgument("input", dict if isinstance(stored, Mapping) else type(stored))
-            values["input"] = _convert(argument, changed)
+            resource = _convert(argument, changed)
+            if (kept := find_kept(changes, resource, "input")) is not None:  # AQL-4.5.2-2
+                why = "this field always has a value, so that null cannot remove it"
+                raise OperationFailed(invalid_type(kept, "value", "null", hint=why))
+            values["input"] = resource
 
     # What becomes of the answer
 

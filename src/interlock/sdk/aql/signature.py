@@ -21,6 +21,7 @@ from msgspec.inspect import StructType, type_info
 from interlock.aql.protocol.model import AqlParameter, Returns, TypeDeclaration
 from interlock.sdk.aql import values
 from interlock.sdk.aql.executions import Execution
+from interlock.sdk.aql.removal import can_be_null, can_be_removed, members
 
 _WORDS: Final[Mapping[Any, str]] = {str: "string", int: "integer", float: "number", bool: "boolean", Any: "any"}
 _TEXTS: Final[Mapping[Any, tuple[str, str | None, str]]] = {  # pattern, format, what is said of them
@@ -60,18 +61,21 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True):
     page: str | None = None
 
 
-def read_signature(name: str, function: Callable[..., Any], *, partial: Mapping[str, Iterable[str]]) -> Signature:
+def read_signature(
+    name: str, function: Callable[..., Any], *, partial: Mapping[str, Iterable[str]], is_merged: bool = False
+) -> Signature:
     """Read the signature of a handler function. Raise DeclarationInvalid if an annotation cannot be resolved or is not
     supported.
 
-    `partial` are the parameters that take changes of a resource, each with the fields that cannot change.
+    `partial` are the parameters that take changes of a resource, each with the fields that cannot change. With
+    `is_merged`, the library merges these changes into a Struct.
     """
     try:
         hinted = get_type_hints(function, include_extras=True)
         declared = inspect.signature(function).parameters.values()
     except (NameError, TypeError, ValueError) as error:
         raise DeclarationInvalid(f"operation '{name}': the annotations cannot be resolved: {error}") from error
-    reader = _TypeReader(name)
+    reader = _TypeReader(name, is_merged=is_merged)
     parameters: list[AqlParameter] = []
     arguments: list[HandlerArgument] = []
     special: dict[str, str] = {}
@@ -145,8 +149,9 @@ class _TypeReader:
     uses.
     """
 
-    def __init__(self, operation: str) -> None:
+    def __init__(self, operation: str, *, is_merged: bool) -> None:
         self._operation = operation
+        self._is_merged = is_merged
         self.types: dict[str, TypeDeclaration] = {}
 
     def described(self, hint: Any) -> str:
@@ -161,10 +166,10 @@ class _TypeReader:
         inner, converted = _bare(hint)
         description = self.described(hint)
         meta = [member for member in _metadata(hint) if isinstance(member, Meta)]
-        members = [member for member in _members(inner) if member not in (type(None), msgspec.UnsetType)]
+        kinds = [member for member in members(inner) if member not in (type(None), msgspec.UnsetType)]
         # In Python, `X | None = None` says that a parameter may be left out. Null itself is then refused.
         is_left_out = not required and default is None and "null" not in description.lower()
-        is_null = type(None) in _members(inner) and not is_left_out
+        is_null = type(None) in members(inner) and not is_left_out
         if is_null and "null" not in description.lower():  # AQL-4.7.6-2
             why = f"the description of '{name}' must say what null does (4.7.6)"
             raise DeclarationInvalid(f"operation '{self._operation}': {why}")
@@ -174,12 +179,12 @@ class _TypeReader:
         if not required and default is not _UNSET and default is not None:
             fields["default"] = msgspec.to_builtins(default)
         fields |= _bounds(meta)
-        if len(members) == 1:
-            word, more, also = self._word(members[0])
+        if len(kinds) == 1:
+            word, more, also = self._word(kinds[0])
             fields = {**more, **fields, "type": word}
             description = f"{description} {also}".strip()
         else:
-            words = " | ".join(self._word(member)[0] for member in members)
+            words = " | ".join(self._word(member)[0] for member in kinds)
             fields |= {"type": words, "schema": msgspec.json.schema(converted)}
         if is_null:
             fields["type"] = f"{fields['type']} | null"  # AQL-4.7.6-2
@@ -189,7 +194,7 @@ class _TypeReader:
 
     def changes(self, name: str, hint: Any, fixed: frozenset[str]) -> AqlParameter:
         """Return the declaration of the parameter `input` of an UPDATE, which holds the fields to change. All fields
-        are optional, and null removes a field that is not required (4.5).
+        are optional, and null removes a field that can be absent (4.5).
         """
         inner = _bare(hint)[0]
         if not _is_struct(inner):
@@ -210,17 +215,28 @@ class _TypeReader:
                 if field.encode_name in fixed:  # AQL-4.5-2
                     continue
                 name, hint = field.encode_name, hints[field.name]
-                held = [member for member in _members(hint) if member not in (type(None), msgspec.UnsetType)]
+                is_removable, note = self._find_removal(hint, is_required=field.required)
+                held = [member for member in members(hint) if member not in (type(None), msgspec.UnsetType)]
                 if len(held) == 1 and _is_struct(held[0]):
-                    changed = self._changed(held[0]) + ("" if field.required else " | null")
-                    fields.append(AqlParameter(name=name, type=changed, description=self.described(hint)))
+                    changed = self._changed(held[0]) + (" | null" if is_removable else "")
+                    text = f"{self.described(hint)} {note}".strip()
+                    fields.append(AqlParameter(name=name, type=changed, description=text))
                     continue
-                read = self.parameter(name, _nullable(hint, field.required), required=False)
-                fields.append(msgspec.structs.replace(read, required=False, default=_UNSET))
+                read = self.parameter(name, _nullable(hint, not is_removable, note=note), required=False)
+                text = read.description if is_removable else f"{read.description} {note}".strip()
+                fields.append(msgspec.structs.replace(read, required=False, default=_UNSET, description=text))
             self.types[word] = TypeDeclaration(
                 name=word, kind="object", description=f"Changes of a {kind.__name__}.", fields=tuple(fields)
             )
         return word
+
+    def _find_removal(self, hint: Any, *, is_required: bool) -> tuple[bool, str]:
+        """Return whether null removes a field in changes, and what the description of the field says about null."""
+        if not self._is_merged:  # the handler removes it
+            return not is_required or type(None) in members(hint), "null removes it."
+        if not can_be_removed(hint):  # AQL-4.5.2-2
+            return False, "" if is_required else "It always has a value: null is refused."
+        return True, "null: it then has no value." if can_be_null(hint) else "null removes it."
 
     def returns(self, returned: Any, held: Any, *, is_listing: bool) -> Returns:
         """Return the declaration of the handler's result. `returned` is the annotated type of the result, and `held`
@@ -277,7 +293,7 @@ class _TypeReader:
         for field in info.fields if isinstance(info, StructType) else ():
             hint = hints[field.name]
             hint = bound.get(hint, hint)
-            if type(None) in _members(hint):
+            if type(None) in members(hint):
                 hint = _nullable(hint, required=True, note=" null: it has no value.")
             default = field.default if field.default is not msgspec.NODEFAULT else _UNSET
             fields.append(self.parameter(field.encode_name, hint, required=field.required, default=default))
@@ -285,19 +301,13 @@ class _TypeReader:
         return name
 
 
-def _members(hint: Any) -> tuple[Any, ...]:
-    """Return the members of a union. For any other type, return it as the only member."""
-    inner = _bare(hint)[0]
-    if get_origin(inner) in (typing.Union, type(int | str)):
-        return get_args(inner)
-    return (inner,)
-
-
-def _nullable(hint: Any, required: bool, note: str = " null removes it.") -> Any:
+def _nullable(hint: Any, required: bool, note: str) -> Any:
     """Return the annotation of a field, extended by null if the field is optional."""
-    if required and type(None) not in _members(hint):
+    if required and type(None) not in members(hint):
         return hint
     inner, *more = get_args(hint) if get_origin(hint) is Annotated else (hint,)
+    if msgspec.UnsetType in members(inner):  # absence is not a value in JSON
+        inner = typing.Union[tuple(member for member in members(inner) if member is not msgspec.UnsetType)]  # noqa: UP007
     return Annotated[(inner | None, *more, note.strip())]
 
 
