@@ -156,6 +156,9 @@ def test_only_what_can_be_merged_by_forwarding_is_an_update() -> None:
     settings = schema(("id", "settings"), id=TEXT, settings={"type": "object"})
     plain = classify_tool(facts("set_config", settings))[0]
     assert plain.category is Category.EXECUTE and "settings" in plain.reason
+    assert 'aql = { merge = "upstream" }' in plain.reason
+    unidentified = classify_tool(facts("update_it", schema((), title=TEXT)))[0]
+    assert unidentified.category is Category.EXECUTE and "aql = { identifiers = [...] }" in unidentified.reason
     assert plain.reason in declare_tool(facts("set_config", settings)).description
     ruled = declare_tool(facts("set_config", settings, rule=OperationRule(merge="upstream")))
     assert ruled.category is Category.UPDATE

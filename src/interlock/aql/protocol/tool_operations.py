@@ -256,7 +256,7 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
     identifiers = _identifiers(facts)
     fields = [name for name in properties if name not in identifiers]
     if not identifiers:
-        return "it names no resource to change"
+        return "it names no resource to change; an operator can name the parameters with aql = { identifiers = [...] }"
     if not fields:
         return "it has no field to change"
     if facts.rule.merge == "upstream":
@@ -267,7 +267,9 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
     else:
         nested = [name for name in fields if _is_nested(properties[name])]
     if nested:
-        return f"whether nested objects such as '{snake(nested[0])}' are merged is not known"
+        # AQL-4.5.1-6
+        unknown = f"whether nested objects such as '{snake(nested[0])}' are merged is not known"
+        return f'{unknown}; an operator who knows that they are can write aql = {{ merge = "upstream" }} for this tool'
     return None
 
 
