@@ -235,13 +235,14 @@ async def test_an_operators_rule_for_a_tool_overrides_all_inference(
     assert "docs.unknown_tool" in caplog.text and "docs.update_it" not in caplog.text
 
 
-@pytest.mark.req("AQL-8.3-4")
+@pytest.mark.req("AQL-8.3-4", "AQL-C.map-8")
 @in_frozen_time
 async def test_the_reason_of_an_ambiguous_category_is_shown(tmp_path: Path) -> None:
     tools = [
         tool("frobnicate", annotations=WRITES, inputSchema=schema()),
         tool("delete_x", annotations=READS, inputSchema=schema()),
         tool("list_x", annotations=READS, inputSchema=schema()),
+        tool("update_x", annotations=WRITES, inputSchema=schema(("id",), id=TEXT, settings={"type": "object"})),
     ]
     async with aql_node(tmp_path) as here:
         await here.leaf(tools=tools)
@@ -253,7 +254,9 @@ async def test_the_reason_of_an_ambiguous_category_is_shown(tmp_path: Path) -> N
             "frobnicate": ("EXECUTE", "fallback"),
             "delete_x": ("DELETE", "contradiction"),
             "list_x": ("READ", "read_only"),
+            "update_x": ("EXECUTE", "shape"),
         }
+        assert 'aql = { merge = "upstream" }' in shown["update_x"].reason
         for name, one in shown.items():
             details = (await client.introspect(query="operations", name=f"docs__{name}"))["operation"]
             assert (one.reason is None) is (name == "list_x")

@@ -267,7 +267,7 @@ def _unlike_an_update(facts: ToolFacts) -> str | None:
     else:
         nested = [name for name in fields if _is_nested(properties[name])]
     if nested:
-        # AQL-4.5.1-6
+        # AQL-C.map-8
         unknown = f"whether nested objects such as '{snake(nested[0])}' are merged is not known"
         return f'{unknown}; an operator who knows that they are can write aql = {{ merge = "upstream" }} for this tool'
     return None
