@@ -186,9 +186,9 @@ class AdapterOperation:
             keep_nulls(type(stored), changes, changed)
             argument = HandlerArgument("input", dict if isinstance(stored, Mapping) else type(stored))
             resource = _convert(argument, changed)
-            if (kept := find_kept(changes, resource, "input")) is not None:  # AQL-4.5.2-2
+            if (lasting := find_kept(changes, resource, "input")) is not None:  # AQL-4.5.2-2
                 why = "this field always has a value, so that null cannot remove it"
-                raise OperationFailed(invalid_type(kept, "value", "null", hint=why))
+                raise OperationFailed(invalid_type(lasting, "value", "null", hint=why))
             values["input"] = resource
 
     # What becomes of the answer

@@ -58,8 +58,8 @@ def find_kept(changes: Mapping[str, Any], resource: Any, path: str) -> str | Non
         value, place = held.get(name), f"{path}.{name}"
         if change is None and value is not None and value is not msgspec.UNSET:
             return place
-        if isinstance(change, Mapping) and (kept := find_kept(change, value, place)) is not None:
-            return kept
+        if isinstance(change, Mapping) and (below := find_kept(change, value, place)) is not None:
+            return below
     return None
 
 
