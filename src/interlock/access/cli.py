@@ -388,7 +388,7 @@ def key(
 
 
 def _revoke_key(invocation: Invocation, keys: OperatorKeys, name: str) -> None:
-    """Revoke a key at the node, then remove it here.
+    """Revoke a key at the node, then remove it from this machine.
 
     In the opposite order, a failure would leave a removed key that the node still trusts.
     """

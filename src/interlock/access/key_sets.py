@@ -33,7 +33,7 @@ Get = Callable[[str], Awaitable[bytes]]
 
 
 class IssuerUnavailable(Exception):
-    """Raised if an access token cannot be judged at present.
+    """Error: an access token cannot be verified at present.
 
     Its authorization server cannot be asked, and the earlier answers of the server are too old.
     """

@@ -125,7 +125,9 @@ class Guidance:
         )
 
     def complete(self, failure: AqlFailure) -> AqlFailure:
-        """Return the failure with advice: the operation and the tool that help, or how long to wait."""
+        """Return the failure with advice for the client: an operation and a tool that help, or the time at which a
+        limit on calls ends.
+        """
         details = failure.details or {}
         if failure.code == Code.RATE_LIMIT_EXCEEDED.value and isinstance(details.get("retry_after_seconds"), int):
             resets_at = rfc3339(self.adapter.clock.wall() + details["retry_after_seconds"])

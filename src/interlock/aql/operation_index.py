@@ -81,7 +81,7 @@ class OperationContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class NativeAnswer(msgspec.Struct, frozen=True):
-    """An answer of a handler that has warnings along with its data."""
+    """An answer of a native operation's handler that consists of data and warnings."""
 
     data: Any
     warnings: Sequence[AnswerWarning] = ()
@@ -172,7 +172,7 @@ class OperationNames:
     """
 
     def __init__(self, namespace: Namespace, native: NativeOperations, plan: Plan, cache: dict[str, str]) -> None:
-        """Name the operations of all tools of the namespace.
+        """Compute the operation names of all tools in the namespace.
 
         `cache` maps qualified names to operation names and is shared between snapshots.
         """
@@ -447,8 +447,8 @@ class OperationIndex:
 
     @cached_property
     def _by_original(self) -> Mapping[str, list[str]]:
-        """Operation names by the original name of their tool, for tools whose names are not ASCII. An operation name
-        has no such letters.
+        """Operation names, grouped by the original name of their tool. Only tools whose names are not ASCII are
+        included, because operation names are always ASCII.
         """
         operations: dict[str, list[str]] = {}
         for entry in self.entries:

@@ -388,7 +388,7 @@ class IdleDriver(Struct, frozen=True, kw_only=True):
 
 
 class SkillBlock(Struct, frozen=True, kw_only=True):
-    """A prompt of a driver that is a part of a skill.
+    """A prompt of a driver that belongs to a skill.
 
     Members:
         block: Its name in the skill.

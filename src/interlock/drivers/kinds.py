@@ -274,7 +274,9 @@ def _sandbox_plan(
 
 
 class ProgramKind(ServerKind[LocalServer]):
-    """Kind of servers that are plain programs (AIP-server-1). It is also used for every kind that has no class here."""
+    """Kind of servers that are plain programs (AIP-server-1). Kinds of servers without a class are treated in the same
+    way.
+    """
 
     async def complete(self, server: LocalServer, installation: Installation, brought: MethodResult) -> Installed:
         pins = brought.pins
@@ -361,7 +363,7 @@ def resolve_inside(path: str, installation: Installation) -> Path:
 
 
 class NpmKind(ServerKind[NpmServer]):
-    """The way to install and start servers that are npm packages.
+    """Kind of servers that are npm packages.
 
     With the setting `npx`, the program npx fetches the pinned version at every start instead.
     """

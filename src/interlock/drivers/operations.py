@@ -166,7 +166,8 @@ class AddOperations:
     async def _read(
         self, service: "DriverService", body: api.TryServer, by: str, say: Callable[[str], None]
     ) -> "tuple[ServerAdder, DriverRequest]":
-        """Read a request for a server and store its secrets. Raise Refused if this caller cannot add the server.
+        """Convert a request to add a server to the data of a driver folder, and store the secrets in it. Raise Refused
+        if this caller may not add the server.
 
         Only a user of this machine may name commands, variables and folders of it, and try a server out before an
         approver accepts its files.

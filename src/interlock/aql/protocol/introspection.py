@@ -120,7 +120,7 @@ def _value(
 
 
 def _by_type(parameter: AqlParameter, kind: str, schema: Mapping[str, Any], effort: Effort, depth: int = 0) -> Any:
-    """Return an example value of a JSON type, within the bounds of a parameter."""
+    """Return an example value of the JSON type `kind` that is within the limits of a parameter."""
     match kind:
         case "integer" | "number":
             # Return a number within the bounds, and a multiple of what the schema demands.

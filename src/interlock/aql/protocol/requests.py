@@ -295,7 +295,8 @@ def _take_underscored(request: OperationRequest, members: dict[str, Raw]) -> Non
 
 
 def find_duplicate(members: dict[str, Raw], text: bytes, where: str = "arguments") -> AqlFailure | None:
-    """Return a failure if a key occurs twice, or None. Readers differ in which of the two values they use.
+    """Return a failure if a key occurs twice in an object, because JSON parsers differ in the value that they use.
+    Return None if no key does.
 
     Most texts pass by a comparison of lengths: their size equals that of their members, quotes, colons, commas and
     braces, apart from blanks.

@@ -329,8 +329,8 @@ def as_command(reference: str, args: tuple[str, ...]) -> tuple[str, tuple[str, .
 
 
 def absolute(text: str) -> str:
-    """Make an argument that names a file in the current folder an absolute path, because the server starts in another
-    folder.
+    """Convert an argument that names a file in the current folder to an absolute path, because the server starts in a
+    different folder.
     """
     if text in (".", "..") or text.startswith(("./", "../", "~/")):
         return str(Path(os.path.abspath(Path(text).expanduser())))  # noqa: PTH100  (without following links)

@@ -649,7 +649,8 @@ class ContractCall(LeasedCall, eq=False, kw_only=True):
             self.fail(error)
 
     def _retry(self, *, sent: bool) -> bool:
-        """Repeat the call with the same driver, if its retry rule allows that, or with the next driver.
+        """Repeat a failed call: with the same driver if its retry rule allows that, otherwise with the next driver.
+        Return False if the call must not or cannot be repeated.
 
         Return False if no driver is left, or if the call was sent and its contract is not idempotent or a person
         approved it. `sent`: whether the server may have received it.

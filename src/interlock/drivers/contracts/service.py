@@ -194,8 +194,8 @@ _PARAMS: Final = Call.__struct_fields__.index("params")
 
 
 class ContractLink(Link):
-    """Link behind one segment of the namespace. It lists contracts and further items of drivers, and creates a call for
-    each request.
+    """Link behind one segment of the namespace. It lists contracts and other tools, prompts and resources of drivers,
+    and creates a call for each request.
     """
 
     checks_input = True

@@ -54,7 +54,7 @@ _NOT_SHOWN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u200b\u200e\u200f\u2028-\u
 
 
 class Upstream(msgspec.Struct, frozen=True, kw_only=True):
-    """Frontmatter of a file, rewritten for hosts that do not know the extensions of Interlock.
+    """The frontmatter of a file without Interlock's extensions, for hosts that do not support them.
 
     `changed` lists the keys that were replaced by an equivalent, `lost` the keys that were left out. An approval rule
     that only this node understands becomes a rule that asks a person. Other restrictions can be among the lost keys,
@@ -88,8 +88,8 @@ def driver_upstream(data: Mapping[str, Any]) -> Upstream:
 
 
 def _without_own(data: Mapping[str, Any], pointer: str, lost: list[str]) -> dict[str, Any]:
-    """Return the data without the block metadata.interlock. Add each removed key to `lost`, with `pointer` in front of
-    it.
+    """Return the frontmatter without the block metadata.interlock. Add the pointer of each removed key to `lost`;
+    `pointer` is the place of the frontmatter.
     """
     metadata = data.get("metadata")
     if not isinstance(metadata, Mapping) or OWN not in metadata:

@@ -54,7 +54,7 @@ def manifest_of(driver: Driver) -> Manifest:
 
 
 def changes_of_identity(registered: Driver | Manifest, changed: Driver) -> Iterator[FileProblem]:
-    """Yield a problem for each change of a driver that needs a new major version.
+    """Yield a problem for each change of a driver that is only allowed together with a new major version.
 
     There are none if the id or the major version differs, because the two are then different drivers.
     """
@@ -93,7 +93,8 @@ def _reference(tool: str) -> str:
 
 
 def successor_problems(registered: Manifest | None, changed: Driver, *, dev: bool = False) -> tuple[FileProblem, ...]:
-    """Return why a changed driver must not take the place of the one registered under the same id and major version.
+    """Return the problems that prevent a changed driver from replacing the driver that is registered with the same id
+    and major version.
 
     `registered` is None for a driver that was not registered before. With `dev` (drivers.dev) each problem is only a
     warning.

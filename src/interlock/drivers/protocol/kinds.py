@@ -100,7 +100,7 @@ class ServerBlock(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind"):
 
     @classmethod
     def publish(cls, block: JsonObject, lost: list[str], changed: list[str]) -> dict[str, Any]:
-        """Return the block as other hosts can read it, by the published schema of AIP-32 (AIP-export-3).
+        """Return the block in the form of AIP-32's published schema, which other hosts can read (AIP-export-3).
 
         Add the keys that have no equivalent to `lost`, and those that were replaced by an equivalent to `changed`.
         """
@@ -144,7 +144,7 @@ class LocalServer(ServerBlock, frozen=True, kw_only=True):
 
     @property
     def program_args(self) -> tuple[str, ...]:
-        """Return the arguments between the program and server.args, which the kind of server adds."""
+        """Return the arguments that the kind of server adds between the program and server.args."""
         return ()
 
     def client_command(self, args: Sequence[str], variables: Sequence[str]) -> list[str]:
@@ -177,7 +177,9 @@ def read_pin(suffix: str | None, version: str | None, findings: FileFindings) ->
 
 
 def refuse_plaintext(findings: FileFindings, pointer: str, name: str) -> None:
-    """Refuse a credential in clear text. The message names the key and not the value (AIP-19.plain-2)."""
+    """Report a credential in clear text as an error of the file. The message names the key and never shows the value
+    (AIP-19.plain-2).
+    """
     message = f"{quoted(name)} holds a credential in clear text"
     hint = "store it with `interlock secrets set NAME` and write ${secrets.NAME}; if it is no secret: not_secret"
     findings.add(pointer, "plaintext_secret", message, hint)  # AIP-19.plain-2

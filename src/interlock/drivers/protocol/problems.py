@@ -104,7 +104,7 @@ class Places(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FileFindings:
-    """Collection of the problems of one file, to which every check of the file adds."""
+    """The problems that the checks of one file have found."""
 
     def __init__(self, places: Places) -> None:
         self.places = places

@@ -272,7 +272,9 @@ async def _probe(driver: Driver, probe: HttpProbe, insecure_hosts: Collection[st
 
 
 class _StatusSink(DocumentSink):
-    """Receiver of an HTTP response that looks only at the status. It therefore accepts an event stream too."""
+    """Receiver of an HTTP response that needs only the status. Unlike its base class, it accepts an event stream as
+    well.
+    """
 
     def on_stream(self, status: int, headers: Headers) -> None:
         self._end(FetchedAnswer(status, b""))
@@ -319,7 +321,7 @@ class HealthSchedule:
         await self._checking.close()
 
     async def check(self) -> str | None:
-        """Check the server now. Return why it does not work, or None if it works or nothing can be checked."""
+        """Check the server now. Return why it does not work. Return None if it works or cannot be checked."""
         check = self.driver.health_check
         probing = None if check is None else self.probe(check)
         if probing is None:

@@ -186,7 +186,7 @@ class HookProcess:
             raise
 
     def _find_changed_module(self) -> str | None:
-        """Return the name of a Python file of the driver that is not as a person accepted it.
+        """Return the name of a Python file of the driver that differs from the version that a person accepted.
 
         Return None if all are unchanged. Blocks on file access.
         """

@@ -193,7 +193,7 @@ class DriverKeeper(ServerKeeper):
 
     @property
     def is_current(self) -> bool:
-        """Return whether the server's list of tools was read and has not expired since (AIP-tools-10)."""
+        """Return whether the server's list of tools has been read completely and is still valid (AIP-tools-10)."""
         reading = self._relists.get("tools")
         if self.listing is None or (reading is not None and not reading.done()):
             return False

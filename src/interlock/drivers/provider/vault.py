@@ -128,7 +128,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Vault(msgspec.Struct, frozen=True, kw_only=True):
-    """Parts of the node that all drivers need to get secrets."""
+    """The parts of a node that are needed to get the secrets of drivers."""
 
     store: SealedSecrets
     clock: Clock

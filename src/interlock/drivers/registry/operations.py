@@ -125,7 +125,8 @@ def summary(entry: Declared) -> JsonObject:
 
 
 def texts_of(declared: Declared) -> dict[str, str]:
-    """Return the texts of a driver's files as they are now, with the contracts and other files outside its folder.
+    """Return the present texts of a driver's files, and of the contracts and other files outside its folder that it
+    uses.
 
     Raise Refused if they differ from the texts that were declared. Blocks on file access.
     """
@@ -197,7 +198,8 @@ class DriverService:
         )
 
     async def get(self, name: str) -> api.DriverDetail | api.ServedContract:
-        """Return a driver or a contract by name. A driver comes with what has changed since a person accepted it.
+        """Return the driver or the contract called `name`. For a driver, include the changes since a person accepted
+        it.
 
         `name` is a driver's server name, id, id@major or folder, or the name of a contract. Raise NotFound if nothing
         has that name, Refused if several drivers have it or its files are changing, and StoreError if the store fails.
@@ -672,7 +674,7 @@ class TrustRequests(DecisionReceiver):
         await self._service.registry.refresh()
 
     def is_current(self, approval: Approval) -> bool:
-        """Return whether a request is about the driver's files as they are now."""
+        """Return whether the driver's files are still the ones that the request asks about."""
         drivers = self._service.registry.declaration.drivers
         return any((_tool(declared), declared.digest) == (approval.tool, approval.digest) for declared in drivers)
 

@@ -237,7 +237,9 @@ class Registry:
         return provider.state.value, provider.reason
 
     def absent_servers(self) -> Iterator[AbsentServer]:
-        """Yield the drivers whose contracts are not all served, with the contracts that are not."""
+        """Yield the drivers of which at least one contract is not served, with the names of the contracts that are not
+        served.
+        """
         for declared in self.declaration.drivers:
             entry = self._entries.get(declared.key)
             served = entry.provider.contract_ids if entry is not None else frozenset()
@@ -252,7 +254,7 @@ class Registry:
 
 
 def _build_inputs(declared: Declared, plan: Plan) -> tuple[object, ...]:
-    """Return everything from which a driver's provider is created. If any of it changes, the provider is replaced."""
+    """Return all values from which a driver's provider is created. The provider is replaced if any of them changes."""
     drivers = plan.drivers
     return (
         declared.digest,

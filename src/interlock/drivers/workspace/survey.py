@@ -548,8 +548,8 @@ def _drop_repeated_drivers(folders: Sequence[ParsedFolder]) -> Iterator[ParsedFo
 
 
 def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Declared:
-    """Return the driver with these problems, errors first, instead of its previous ones. Its state is set to fit
-    them.
+    """Return the driver with `problems`, errors first, in place of its previous problems. Its state is derived from the
+    errors.
     """
     ordered = tuple(sorted(dict.fromkeys(problems), key=lambda each: _SEVERITY[each.severity]))
     codes = frozenset(each.code for each in ordered if each.severity == "error")
@@ -557,7 +557,8 @@ def _with_problems(declared: Declared, problems: Sequence[FileProblem]) -> Decla
 
 
 def _agree_on_contracts(drivers: Sequence[Declared], workspace: Path) -> list[Declared]:
-    """Choose one text of each contract that several drivers bring, and refuse drivers that bring another text.
+    """Decide which TOOL.md counts if several drivers bring different ones for the same contract. Mark the drivers that
+    bring a different text as refused.
 
     A text below .tools that a trusted driver binds takes precedence, then any other text of a trusted driver. If
     several texts have the highest precedence and differ, every driver of this contract is refused.

@@ -94,7 +94,9 @@ def proposed_class(tool: Mapping[str, object]) -> ProposedClass:
 
 
 def propose_stricter_class(name: str, question: str) -> ProposedClass:
-    """Propose the class that a tool's name suggests, because its declaration as read-only contradicts the name."""
+    """Propose the class that a tool's name suggests. Use this for a tool that is declared as read-only although its
+    name suggests a change.
+    """
     return ProposedClass(tool_class=capability.maybe_class(name) or "irreversible", by="name", question=question)
 
 

@@ -179,8 +179,8 @@ def declared_names(side: Side, shape: Shape, depth: int = 0) -> tuple[str, ...]:
 def check_binding(
     driver: Driver, binding: ToolBinding, contract: Contract, *, transforms: Collection[str] | None = None
 ) -> Iterator[FileProblem]:
-    """Yield the errors in a driver's binding that show without asking the server (AIP-map-3 and -4, AIP-extract-3 and
-    -8).
+    """Yield the errors in a driver's binding that can be found without asking the server for its tools (AIP-map-3 and
+    -4, AIP-extract-3 and -8).
 
     `transforms` are the names of the transforms in driver.py, or None if there is no driver.py.
     """

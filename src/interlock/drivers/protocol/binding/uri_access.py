@@ -223,7 +223,7 @@ def _has_uri_format(schema: Any) -> bool:
 
 
 def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
-    """Return why a server must not be given the URI, or None if it may be."""
+    """Return why a URI must not be sent to a server, or None if it may be sent."""
     if len(uri) > URI_CHARS_MAX:
         return f"it has more than {URI_CHARS_MAX} characters"
     lenient = _generous_reading(uri)
@@ -252,7 +252,9 @@ def _find_reason(uri: str, reach: Reach, resolve: Resolve) -> str | None:
 
 
 def _find_host_reason(uri: str, reach: Reach) -> str | None:
-    """Return why a server must not be given a URI with this host, or None if its egress list allows the host."""
+    """Return why a URI with this host must not be sent to a server, or None if the server's egress list allows the
+    host.
+    """
     try:
         parts = urlsplit(uri)
         host, port = parts.hostname, port_of(parts)

@@ -95,7 +95,7 @@ def merge_inventories(
 
 
 def entry_text(secret: SecretEntry) -> str:
-    """Return a line with the fields of a secret that decide which value it has and who may receive it.
+    """Return the fields of a secret that decide where its value is stored and who may receive it, as one line of JSON.
 
     An operator who trusts a driver also accepts this text for each entry outside the driver's folder.
     """
@@ -139,7 +139,7 @@ def _has_token(value: Any) -> bool:
 
 
 def _convert(entry: Mapping[str, Any]) -> SecretEntry:
-    """Convert an entry of a SECRETS.md that has passed the schema."""
+    """Convert an entry of a SECRETS.md to an object. The entry must have passed the schema."""
     bound = entry.get("metadata", {}).get("bindings", {}).get("env", ())
     fields: dict[str, Any] = {**entry, "env": (bound,) if isinstance(bound, str) else tuple(bound)}
     if "access" in entry:
@@ -294,7 +294,8 @@ class Redactor:
         return data
 
     def cut(self, data: bytes) -> bytes:
-        """Replace secret values in data that was cut off, so that its last bytes may be the beginning of a value.
+        """Replace secret values in data that was cut off at its end. The data may therefore end with the beginning of a
+        secret value.
 
         The beginning of a value at the end of the text is replaced too if it has at least CHARS_MIN bytes.
         """

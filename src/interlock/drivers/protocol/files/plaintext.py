@@ -199,8 +199,8 @@ def looks_random(text: str) -> bool:
 
 
 def _is_mixed(part: str) -> bool:
-    """Return whether a part of a text looks random: it has letters and digits, or changes between upper and lower case
-    often.
+    """Return whether a part of a text looks random: it contains letters and digits, or often changes between upper and
+    lower case.
     """
     if any(each.isdigit() for each in part):
         return any(each.isalpha() for each in part)

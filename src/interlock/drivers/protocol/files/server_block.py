@@ -68,7 +68,7 @@ def read_server(block: Mapping[str, Any], extensions: Extensions, context: Block
 
 
 def secrets_taken(block: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the names of all secrets that a server block uses, each once and in a fixed order."""
+    """Return the names of all secrets that a server block uses, without repetitions."""
     names = [name for _, text in _texts(block) for name in plaintext.secret_names(text)]
     auth = block.get("auth")
     if isinstance(auth, Mapping) and isinstance(auth.get("secret"), str):
@@ -110,7 +110,9 @@ def _check_placeholders(block: Mapping[str, Any], extensions: Extensions, findin
 
 
 def _check_plaintext(block: Mapping[str, Any], not_secret: Collection[str], findings: FileFindings) -> None:
-    """Refuse credentials in clear text. The message names the key and never the value (AIP-19.plain-2)."""
+    """Report credentials in clear text as errors of the file. The messages name the keys and never show the values
+    (AIP-19.plain-2).
+    """
     for key in ("env", "headers", "query"):
         for name, text in block.get(key, {}).items():
             if name not in not_secret and plaintext.is_plaintext(name, text):  # AIP-19.plain-2
