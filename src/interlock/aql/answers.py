@@ -368,7 +368,7 @@ class BatchCall(OwnCall):
             tool=tool,
             items=batch.items,
             results=[],
-            item_caller=caller if caller.channel is None else caller.unasking(),
+            item_caller=caller if caller.channel is None else caller.without_questions(),
         )
         whole.on_cancel = whole.cancel_item
         whole.advance()

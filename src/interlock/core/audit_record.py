@@ -17,14 +17,16 @@ _encode: Final = msgspec.json.Encoder().encode
 
 
 class Digest(str):
-    """The SHA-256 digest of a call's arguments, which is kept when the arguments are no longer in memory."""
+    """The SHA-256 digest of a call's arguments. A call whose arguments are no longer in memory has it in
+    their place.
+    """
 
     __slots__ = ()
 
 
 class SessionVia(str):
-    """The name of a client's transport, such as `http`, together with the id of the client's MCP-AQL session for the
-    audit log.
+    """The name of a client's transport, such as `http`, as a text that also carries the id of the client's MCP-AQL
+    session. The audit log records both.
 
     Compares equal to the transport's name.
     """

@@ -35,7 +35,7 @@ class BackgroundTasks:
         return task
 
     def begin_awaited(self, work: Coroutine[Any, Any, _T]) -> asyncio.Task[_T]:
-        """Run `work` as a task for code that awaits it and handles its exception.
+        """Run `work` as a task, for code that awaits the task and handles its exception.
 
         It is still held if that code is cancelled.
         """
@@ -44,7 +44,7 @@ class BackgroundTasks:
         return task
 
     def hold(self, task: asyncio.Task[Any]) -> None:
-        """Keep a reference to a task that another part has started. That part also handles its exception."""
+        """Keep a task alive that other code has started. That code also handles the exception of the task."""
         self._tasks.add(task)
         task.add_done_callback(self._drop)
 

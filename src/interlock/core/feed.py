@@ -7,7 +7,9 @@ Event = TypeVar("Event")
 
 
 class Feed(Generic[Event]):
-    """A feed that calls its listeners immediately, in the order in which they subscribed."""
+    """A list of listeners to which events are published. Publishing calls the listeners at once, in the order in which
+    they subscribed.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Event], None]] = []
@@ -21,7 +23,9 @@ class Feed(Generic[Event]):
 
 
 class AsyncFeed(Generic[Event]):
-    """A feed that awaits its listeners one after the other, in the order in which they subscribed."""
+    """A list of listeners to which events are published. Publishing awaits the listeners one after the other, in the
+    order in which they subscribed.
+    """
 
     def __init__(self) -> None:
         self._listeners: list[Callable[[Event], Awaitable[None]]] = []

@@ -33,7 +33,9 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Outlook(msgspec.Struct, frozen=True):
-    """The availability of a tool that is reached through an intermediary, such as a room."""
+    """The availability of a tool that depends on more than its link, for example on a participant's
+    presence in a room.
+    """
 
     available: bool
     reason: str

@@ -57,7 +57,7 @@ class Metrics:
         return counter
 
     def read_counter(self, name: str, help: str, read: Read) -> None:
-        """Register a counter whose values are kept elsewhere. `read` returns them when metrics are requested."""
+        """Register a counter whose value another object keeps. `read` returns the value when metrics are requested."""
         self._define(name, "counter", help, read)
 
     def gauge(self, name: str, help: str, read: Read) -> None:

@@ -35,8 +35,8 @@ def own_identity(data: Path) -> Identity:
 
 
 async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
-    """Store the identity that all replicas share in the data folder. The first replica creates that identity in the
-    shared store.
+    """Copy the identity that all replicas share into the data folder. The first replica stores its own identity as the
+    shared one.
 
     Raise StoreError if the shared store or the file cannot be used, or if the folder belongs to another node.
     """
@@ -81,7 +81,9 @@ def _find_identity(data: Path) -> Identity | None:
 
 
 def _keep(data: Path, identity: Identity) -> Identity:
-    """Write the identity file atomically. If another process has written one first, leave that file in place."""
+    """Write the identity file atomically, and return the identity in it. If another process has written one first,
+    return that one.
+    """
     path, draft = data / FILE, data / f".{FILE}.{os.getpid()}"
     try:
         data.mkdir(mode=0o700, parents=True, exist_ok=True)

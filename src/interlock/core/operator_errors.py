@@ -7,5 +7,5 @@ from interlock.wire.refusal import Refused
 
 
 def refused_as(case: ErrorCase, message: str, details: dict[str, Any] | None = None) -> Refused:
-    """Return the exception for an error that an operation declares."""
+    """Return the exception that reports this error case, which the operation declares in its API."""
     return Refused(case.name, message, details, status=case.status)

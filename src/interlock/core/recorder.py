@@ -161,7 +161,9 @@ class Retention:
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> int:
-        """Remove the audit records that are too old now, and return their number."""
+        """Remove the audit records that are older than the configured number of days, and return how
+        many were removed.
+        """
         if (last := await self._last_before(self._clock.wall() - self._days * DAY_S)) is None:
             return 0
         what = f"records to {last.sequence}"
@@ -189,7 +191,7 @@ class Retention:
 
 
 def _at(record: ChainedRecord) -> float:
-    """Return when a record was written, or 0 if it has no time. With 0 it counts as old as the records around it."""
+    """Return the time at which an audit record was written, or 0 if the record contains no time."""
     try:
         members: Any = msgspec.json.decode(record.data)
         return datetime.strptime(members["at"], "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=UTC).timestamp()

@@ -30,7 +30,9 @@ Take = Callable[[Change], Awaitable[None] | None]
 
 
 class Replicas:
-    """The replicas of a node that share one store: which of them are alive, and which performs a piece of work."""
+    """The record of which replicas of a node, all sharing one store, are alive. It also decides which of them does a
+    piece of work.
+    """
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self.own_id = str(uuid.uuid4())  # of this process: one that is started again is another
@@ -48,7 +50,9 @@ class Replicas:
         return self.replication is None
 
     def on_change(self, bucket: str, take: Take) -> None:
-        """Call `take` with every change that another replica makes in the bucket. Must be called before `open`."""
+        """Call `take` with every change in this bucket that another replica makes. Subscribe before
+        `open` is called.
+        """
         self._takes.setdefault(bucket, []).append(take)
 
     @property
@@ -71,7 +75,7 @@ class Replicas:
         await self._renew()
         for entry in await self._kv.entries(BUCKET, 0.0):  # also what is over by this clock, and may not be by theirs
             self._take_lease(Change(entry.key, entry))
-        self._work.begin(tell(leases, [self._take_lease]), "replicas: leases of others")
+        self._work.begin(deliver_changes(leases, [self._take_lease]), "replicas: leases of others")
         self._work.begin(self._renew_forever(), "replicas: lease")
 
     async def close(self) -> None:
@@ -92,8 +96,8 @@ class Replicas:
             self.gone.publish(change.key)
 
     async def claim(self, name: str) -> bool:
-        """Claim a piece of work that only one of the live replicas may do. Return True to the first replica that claims
-        it, also if that replica claims it again.
+        """Claim a piece of work that only one live replica may do. Return True if this replica has the claim, and False
+        if another one has it.
 
         The claim of a replica that is no longer alive can be taken over. Raise StoreError if the store cannot be used.
         """
@@ -135,8 +139,8 @@ class Replicas:
 
 
 class Changes:
-    """The delivery of changes that other replicas make in the shared store. It begins when all parts of the node have
-    read their values.
+    """The task that passes changes by other replicas to the parts of the node. It begins when all parts have read their
+    values from the store.
     """
 
     def __init__(self, replicas: Replicas) -> None:
@@ -145,7 +149,7 @@ class Changes:
 
     async def open(self) -> None:
         for watch, takes in self._replicas.followings():
-            self._work.begin(tell(watch, takes), "changes of other replicas")
+            self._work.begin(deliver_changes(watch, takes), "changes of other replicas")
 
     async def close(self) -> None:
         for watch, _ in self._replicas.followings():
@@ -153,8 +157,8 @@ class Changes:
         await self._work.close()
 
 
-async def tell(watch: Following[Change], takes: list[Take]) -> None:
-    """Pass each change in the store to every function in `takes`, until the watch ends."""
+async def deliver_changes(watch: Following[Change], takes: list[Take]) -> None:
+    """Call every function in `takes` with each change in the store, until the watch ends."""
     try:
         async for change in watch:
             for take in takes:

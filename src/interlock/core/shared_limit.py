@@ -34,7 +34,7 @@ class SharedLimit:
 
 @dataclass(eq=False)
 class Share:
-    """The amount that a party has reserved, until it is released."""
+    """An amount that a party has reserved from a shared limit. It counts until it is released."""
 
     limit: SharedLimit
     party: str

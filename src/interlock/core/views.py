@@ -13,8 +13,8 @@ _ABSENT: Final = object()
 
 
 def view_of(view: type[View], *sources: object, **members: Any) -> View:
-    """Return a view with the given members. Each other member is the attribute of this name of the first source that
-    has one, or the default of the view. Raise TypeError if a member is missing or unknown.
+    """Return a struct of type `view`. Its values are the given `members`, otherwise the attributes of the same names of
+    the first source that has them, otherwise the defaults. Raise TypeError if a member is missing or unknown.
 
     Enums become their values, and times in seconds become RFC 3339 where the view has a text.
     """
@@ -33,5 +33,5 @@ def view_of(view: type[View], *sources: object, **members: Any) -> View:
 
 @cache
 def _text_members(view: type[Struct]) -> frozenset[str]:
-    """Return the names of the members of a view that are texts."""
+    """Return the names of those members of a struct type that are texts."""
     return frozenset(field.name for field in structs.fields(view) if field.type in (str, str | None))

@@ -141,8 +141,8 @@ _EXPRESSION: Final = re.compile(r"\{([+#./;?&]?)[^{}]*\}")
 
 
 class _Expansion(msgspec.Struct, frozen=True):
-    """The text that an expression of a template can expand to: nothing, or `lead` followed by any characters except
-    those in `ends`.
+    """The text by which an expression of a URI template can be replaced: nothing, or `lead` followed by any characters
+    except those in `ends`.
     """
 
     lead: str
@@ -217,7 +217,9 @@ class Matcher:
 
 
 def _masks(uri: str) -> dict[str, int]:
-    """Return a bit mask for each character of the URI. Bit i is set if the URI has that character at index i."""
+    """Return, for each character in the URI, an integer as a bit mask. Bit i is set if the URI has the character at
+    index i.
+    """
     places: dict[str, bytearray] = {}
     for index, character in enumerate(uri):
         if character not in places:
@@ -228,7 +230,9 @@ def _masks(uri: str) -> dict[str, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _parts(template: str) -> _Template | None:
-    """Split a template. Return None if it has no expression, or more expressions than the gateway supports."""
+    """Split a URI template into its parts. Return None if it contains no expression, or more expressions than the
+    gateway supports.
+    """
     literals, runs, at = [], [], 0
     for expression in _EXPRESSION.finditer(template):
         literals.append(template[at : expression.start()])

@@ -73,7 +73,7 @@ class Fate(Enum):
 
 
 def fate(key: str) -> Fate:
-    """Return how the gateway treats this key of `_meta` when it forwards a request."""
+    """Return the rule for a key of `_meta`: what the gateway does with it when it forwards a request."""
     return _remembered(key) if len(key) <= _REMEMBERED_CHARS_MAX else _judge(key)
 
 
@@ -129,8 +129,8 @@ def is_passing_baggage(value: Raw) -> bool:
 def stamp_modern(
     crossed: dict[str, Raw], *, capabilities: Raw, client: Raw | None, log_level: Raw | None
 ) -> dict[str, Raw]:
-    """Return the `_meta` of a request to a 2026-07-28 server: the forwarded keys `crossed`, and the keys that this era
-    requires. `capabilities` are those of the client, not of the gateway.
+    """Return the `_meta` of a request to a 2026-07-28 server: the forwarded keys in `crossed` and the keys that this
+    era requires. `capabilities` are those of the client, not of the gateway.
     """
     crossed[META_VERSION] = RAW_MODERN
     crossed[META_CAPABILITIES] = capabilities
@@ -142,7 +142,7 @@ def stamp_modern(
 
 
 def has(raw: Raw | None, member: str) -> bool:
-    """Return whether `member` is true in a capability."""
+    """Return whether a capability, an encoded JSON object, has the value true in `member`."""
     settings = decode_object(raw) if raw is not None else None
     return settings is not None and bytes(settings.get(member, b"")) == b"true"
 
@@ -249,7 +249,7 @@ Resolve = Callable[[str], str]  # an absolute path -> the same without symlinks
 
 
 class HeldRoots(msgspec.Struct, frozen=True):
-    """URIs of the roots in a client's answer, divided into those that were forwarded and those that were withheld."""
+    """The roots in a client's answer, by URI: those that were forwarded to the server, and those that were removed."""
 
     passed: tuple[str, ...] = ()
     withheld: tuple[str, ...] = ()  # as the client wrote them, cut
@@ -296,7 +296,7 @@ def hold_roots_untrusted(
 def hold_answers_untrusted(
     answers: Raw | Mapping[str, Raw], allowed: Sequence[str], resolve: Resolve
 ) -> tuple[Raw, HeldRoots]:
-    """Remove the roots that are not allowed from the answers in `inputResponses` of a 2026-07-28 request."""
+    """Remove the roots that are not allowed from a modern client's answers to questions (`inputResponses`)."""
     if isinstance(answers, Raw):
         text = bytes(answers)
         if b"roots" not in text and b"\\u" not in text:  # nor spelled with escapes

@@ -110,8 +110,8 @@ def mirrored_arguments(input_schema: Any) -> tuple[Mirrored, ...] | str:
 
 
 def _positions(root: Any) -> Iterator[tuple[tuple[str, ...] | None, dict[str, Any]]]:
-    """Yield every schema nested in `root`, with the path of property names that leads to it. The path is None if the
-    schema is not reached through properties alone.
+    """Yield every schema inside `root`, with the path of property names that leads to it. The path is None if anything
+    but properties leads to the schema.
     """
     stack: list[tuple[tuple[str, ...] | None, Any]] = [((), root)]
     while stack:
@@ -169,7 +169,9 @@ def mirror_headers(mirrored: tuple[Mirrored, ...], arguments: Any) -> bytes:
 
 
 def mirror_mismatch(mirrored: tuple[Mirrored, ...], arguments: Any, headers: Mapping[bytes, bytes]) -> str | None:
-    """Return why the headers of a call do not match its arguments, or None if they match."""
+    """Return why the headers that repeat arguments of a call (`Mcp-Param-*`) differ from the arguments, or None if they
+    agree.
+    """
     for mirror in mirrored:
         value = _argument(arguments, mirror.path)
         text = _text(value)
@@ -250,8 +252,8 @@ def validate_request(
 
 
 def validate_plain_request(data: bytes, routing: Routing | None) -> ValidatedRequest | None:
-    """Validate the bytes of an ordinary request in one pass. Return None if the request needs the slower
-    `validate_request`, whether it is valid or not. `routing` is None on a transport without headers.
+    """Validate an ordinary request quickly, in one pass over its bytes. Return None if `validate_request` has to decide
+    whether it is valid. `routing` is None on a transport without headers.
     """
     if (plain := find_plain_request(data)) is None:
         return None
@@ -269,8 +271,8 @@ def validate_plain_request(data: bytes, routing: Routing | None) -> ValidatedReq
 
 
 def _read_meta(raw_meta: bytes) -> tuple[dict[str, Raw], bytes, str] | Refusal:
-    """Decode `_meta`. Return its members, the raw bytes of the version, and the version as text. Return a Refusal if it
-    is invalid.
+    """Decode and check the `_meta` of a modern request. Return its members, the encoded version and the decoded
+    version. Return a refusal if it is invalid.
     """
     meta = decode_object(raw_meta) if raw_meta else None
     if meta is None:
@@ -298,8 +300,8 @@ def unsupported_version(version: str) -> Refusal:
 
 
 def plain_routing(headers: Mapping[bytes, bytes], doubled: bytes | None) -> Routing | None:
-    """Return the routing headers if they are plain text that needs no decoding. Return None for headers that
-    `validate_request` must read.
+    """Return the routing headers of a request if they are all present and plain text. Otherwise return None, and
+    `validate_request` reads them.
     """
     method, version, name = headers.get(H_METHOD), headers.get(H_VERSION), headers.get(H_NAME)
     if doubled is not None or method is None or version is None or name is None:

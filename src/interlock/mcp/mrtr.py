@@ -126,8 +126,8 @@ def seal_bytes(prefix: str, body: bytes, key: bytes) -> str:
 
 
 def unseal_bytes_untrusted(prefix: str, state: str, key: bytes) -> bytes | None:
-    """Return the body of a text that `seal_bytes` wrote. Return None if its signature does not match. The prefix is
-    removed but not required, and the signature does not cover it.
+    """Return the body of a text that `seal_bytes` wrote, or None if the signature does not match. The prefix is not
+    covered by the signature, and may be missing.
     """
     text = state.removeprefix(prefix)
     try:

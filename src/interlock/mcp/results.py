@@ -34,8 +34,8 @@ _DRAFT_MARKS: Final = (b"-32002", b"-32003")
 
 
 def find_modern_error(error: Raw) -> bytes | None:
-    """Translate an error with a number of the MCP-AX draft for a 2026-07-28 client (13.2). Return None for any other
-    error.
+    """Translate an error with an error number of the MCP-AX draft to the form for a modern client (13.2). Return None
+    for any other error.
 
     The message and the reason identify the error, because a legacy server may use the number -32002 for a missing
     resource.
@@ -103,14 +103,14 @@ def find_result_facts(result: Raw, message: bytes = b"") -> ResultFacts | None:
 
 
 def _size(members: dict[str, Raw]) -> int:
-    """Return the size that a JSON object with these members has without blanks: its names, one colon for each name, and
-    its values.
+    """Return the size of the encoded JSON object with these members, without blanks: names, values, and a colon for
+    each name.
     """
     return len(encode_value(list(members))) + len(members) + sum(map(len, members.values()))
 
 
 def _may_have_metadata(blocks: Raw) -> bool:
-    """Return whether a content block may have metadata.
+    """Return whether one of the content blocks may have `_meta`.
 
     The blocks are decoded and not searched as text, because a key may be written with escapes. The answer is True if
     `blocks` is not a list of objects.
@@ -244,7 +244,9 @@ def result_to_legacy(result: Raw) -> bytes | Refusal:
 
 
 def _with_text(content: Raw | None, value: bytes) -> Raw:
-    """Add a text block with this value to the content of a result, unless one of its blocks already has this text."""
+    """Return the content of a result with a text block of this value. If a block with this text exists already, none is
+    added.
+    """
     blocks = (codec.decode_array(content) if content is not None else None) or []
     block = encode_value({"type": "text", "text": value.decode()})
     decoded = (decode_object(block_members) or {} for block_members in blocks)
@@ -254,7 +256,9 @@ def _with_text(content: Raw | None, value: bytes) -> Raw:
 
 
 def _is_same(text: str | None, value: bytes) -> bool:
-    """Return whether a text is equal to this encoded value, as JSON or as a plain string."""
+    """Return whether a text represents an encoded value: as its JSON, or as the plain string if the
+    value is a string.
+    """
     try:
         structured = decode_value(value)
         return text is not None and (text == structured or decode_value(text.encode()) == structured)
@@ -279,7 +283,9 @@ def error_to_legacy(error: Raw, method: str) -> bytes:
 
 
 def _recode(error: Raw, codes: dict[RefusalCode, RefusalCode]) -> bytes:
-    """Replace the number of an error if `codes` maps its code to another one."""
+    """Return an encoded error with another number if `codes` maps its code to another one. Any other error is returned
+    unchanged.
+    """
     if (members := decode_object(error)) is None:
         return codec.error_body(Refusal(INTERNAL_ERROR, "the server's error is not an object"))
     try:

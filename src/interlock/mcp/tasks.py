@@ -40,7 +40,7 @@ class TaskFacts(msgspec.Struct, frozen=True):
 
 
 class Made(msgspec.Struct, frozen=True):
-    """The result of a call that its server runs as a task."""
+    """The result with which a server tells that it runs a call as a task."""
 
     facts: TaskFacts
     result: dict[str, Any]
@@ -96,8 +96,8 @@ def read_made(result: Raw, era: Era) -> Made | str | None:
 
 
 def renamed_answer(result: Raw, method: str, theirs: str, rename: Rename) -> dict[str, Any] | str:
-    """Replace the server's task ids by the gateway's in an answer about the task `theirs`. Return a text with the
-    reason if the answer is malformed or is about another task.
+    """Replace the server's task ids in an answer about the task `theirs` by the ids that the client uses. Return a text
+    that says what is wrong if the answer is malformed or about another task.
     """
     members: dict[str, Any] | None = decode_object(result)
     if members is None:
@@ -125,8 +125,8 @@ def related_task(params: Raw | bytes) -> str | None:
 
 
 def rename_related(members: dict[str, Any], rename: Rename) -> None:
-    """Replace the id of the related task in `_meta`, in place. If the receiver does not know the task, remove
-    the id.
+    """Replace the id of the related task in the `_meta` of these members, in place. Remove the key if the receiver does
+    not know the task.
     """
     if (raw := members.get("_meta")) is None or _MARK not in bytes(raw):
         return
@@ -144,8 +144,8 @@ def rename_related(members: dict[str, Any], rename: Rename) -> None:
 
 
 def renamed_related(raw: Raw, rename: Rename) -> dict[str, Any] | None:
-    """Return the value of the related-task key with the receiver's task id. Return None if it is malformed or the
-    receiver does not know the task.
+    """Return the value of the related-task key in `_meta`, with the id of the task as the receiver knows it. Return
+    None if the value is malformed or the receiver does not know the task.
     """
     related: dict[str, Any] | None = decode_object(raw)
     task_id = find_string(related.get("taskId")) if related is not None else None
@@ -154,9 +154,7 @@ def renamed_related(raw: Raw, rename: Rename) -> dict[str, Any] | None:
 
 
 def renamed_in(params: Raw, rename: Rename) -> Raw:
-    """Return encoded params or an encoded result with the id of the related task replaced and everything else
-    unchanged.
-    """
+    """Replace the id of the related task in encoded params or an encoded result. Everything else stays unchanged."""
     members: dict[str, Any] | None = decode_object(params) if _MARK in bytes(params) else None
     if members is None:
         return params
@@ -184,12 +182,12 @@ def offers_tasks(capabilities: dict[str, Raw], era: Era) -> bool:
 
 
 def offers_cancelling(capabilities: dict[str, Raw]) -> bool:
-    """Return whether the tasks of a legacy server can be cancelled. All tasks of the modern extension can."""
+    """Return whether a legacy server supports cancelling its tasks. Modern servers always do."""
     return is_object(_inside(capabilities, "tasks", "cancel"))
 
 
 def declares_tasks(capabilities: Raw) -> bool:
-    """Return whether a modern client accepts a task as the answer to its request."""
+    """Return whether a modern client declares that it accepts tasks."""
     if methods.TASKS_EXTENSION.encode() not in bytes(capabilities):
         return False
     return is_object(_inside(decode_object(capabilities) or {}, "extensions", methods.TASKS_EXTENSION))
@@ -205,7 +203,9 @@ def without_tasks(capabilities: Raw) -> Raw:
 
 
 def requires_tasks(error: Raw) -> bool:
-    """Return whether an error of a modern server says that it answers the request only with a task."""
+    """Return whether an error of a modern server means that the server handles the call only as a task, which the
+    client does not support.
+    """
     if methods.TASKS_EXTENSION.encode() not in bytes(error):
         return False
     members = decode_object(error) or {}
@@ -230,7 +230,7 @@ def takes_as_task(capabilities: dict[str, Raw], method: str) -> bool:
 
 
 def needs_task(item: dict[str, Raw]) -> bool:
-    """Return whether a tool of a legacy server can be called only as a task."""
+    """Return whether a legacy server allows calls of a tool only as tasks."""
     execution = decode_object(item["execution"]) if "execution" in item else None
     return execution is not None and find_string(execution.get("taskSupport")) == "required"
 
@@ -292,7 +292,7 @@ def call_across_eras(client: Era) -> Refusal:
 
 
 def task_across_eras(client: Era) -> Refusal:
-    """Return the refusal of a task id that the client's user received in a client of the other era."""
+    """Return the refusal of a request about a task that was created by a client of the other era."""
     text = "this is a task of MCP {theirs}, and the client speaks {ours}; ask for it with a client of {theirs}"
     return _across(client, text, INVALID_PARAMS)
 

@@ -40,8 +40,8 @@ _CALL_FORMS: Final[dict[RefusalCode, Forms]] = {}
 
 
 def _define(name: str, number: int, mcp_status: int = 200, **others: Any) -> RefusalCode:
-    """Add a refusal code and its forms to the table of codes that may be sent as JSON-RPC errors, and return
-    the code.
+    """Add a refusal code to the table of codes that may be sent as JSON-RPC errors, with its forms, and return the
+    code.
     """
     code = RefusalCode(name)
     _CALL_FORMS[code] = Forms(number, mcp_status, **others)
@@ -166,7 +166,7 @@ class Refusal(msgspec.Struct, frozen=True):
 
     @property
     def http_status(self) -> int:
-        """The status of an HTTP response outside MCP."""
+        """The HTTP status of a response that is no MCP message."""
         return forms_of(self.code).http_status
 
 
@@ -183,7 +183,7 @@ class HttpRefusal(Refusal, frozen=True, kw_only=True):
 
 
 class Refused(Exception):
-    """A refusal as an exception, for functions that are far from the one that sends the response.
+    """An exception that carries a refusal to the function that sends the response.
 
     `status` is the HTTP status of the operator endpoint's response.
     """
@@ -250,7 +250,7 @@ class UpstreamError(msgspec.Struct, frozen=True):
 
     @property
     def code(self) -> RefusalCode | None:
-        """The refusal code with this number, or None if this node has none."""
+        """The refusal code that has this error number, or None if this node does not use the number."""
         return _CODES.get(self.number)
 
 

@@ -144,8 +144,8 @@ class SseParser:
             events.append(SseEvent("message", b"", oversized=scanner.found))
 
     def _take(self, line: bytes, events: list[SseEvent]) -> None:
-        """Process one line of an event, which is a field such as `data`. A line that is too long is ignored, unless it
-        is data.
+        """Process one line of an event, which is a field such as `data`. Ignore a line that is too long, unless it is
+        data.
         """
         if len(line) > self._max_event_bytes + _DATA_ROOM and not line.startswith(_DATA):
             return
@@ -222,8 +222,8 @@ def _one_line(value: bytes) -> bytes:
 
 
 def _find_plain_event(data: bytes) -> SseEvent | None:
-    """Return the event if the bytes are one event in one of the usual forms with a single line of data,
-    otherwise None.
+    """Return the event in these bytes if they contain one event in a usual form with a single line of data. Otherwise
+    return None.
     """
     for prefix, end in _PLAIN_EVENTS:
         if data.startswith(prefix) and data.endswith(end):

@@ -92,7 +92,8 @@ class CallHandler(Protocol):
         """Withdraw a question that the server no longer wants answered."""
 
     def prepare_server(self, call: "Call") -> asyncio.Future[Any] | None:
-        """Send the server the settings that a client may have changed when it returned to a waiting call.
+        """Send the server the settings of the call's client, such as its log level, before a waiting call continues.
+        The client may have changed them meanwhile.
 
         Return a future that must be done before the call continues, or None if the call can continue at once.
         """
@@ -137,7 +138,7 @@ class AccessList(Protocol):
 
     @property
     def name(self) -> str:
-        """Return a name of this list. Links with the same members have the same name."""
+        """Return a name for the members of this list. Lists with the same members have the same name."""
 
     def admits(self, principal: str) -> bool:
         """Return whether the principal can see the link."""
@@ -235,7 +236,8 @@ CallFactory = Callable[..., "Call"]  # takes the first fields of a call, in thei
 
 
 class CallHold(Protocol):
-    """A hold on a call: it keeps the call back until a person approves it, then handles the call's answer and end.
+    """Interface of an object that holds a call until a person approves it. Afterwards it processes the answer of the
+    call.
 
     A hold refers to the call only while one of its methods runs, so that neither keeps the other alive.
     """
@@ -244,10 +246,10 @@ class CallHold(Protocol):
 
     @property
     def is_asked_first(self) -> bool:
-        """Return whether a person still has to approve the call before the client's request may be sent as it is."""
+        """Return whether the call still needs a person's approval before the client's request may be sent unchanged."""
 
     def identify(self, call: "Call") -> Refusal | None:
-        """Identify the exact request, so that an approval applies to nothing else.
+        """Compute the digest that identifies the request, so that an approval applies only to this request.
 
         Return a refusal if that is impossible.
         """
@@ -258,18 +260,22 @@ class CallHold(Protocol):
         return None
 
     def find_refusal(self, call: "Call") -> CheckRefusal | None:
-        """Return a refusal of the call if one is known without reading the store, or None if the call has to wait."""
+        """Return a refusal of the call if it follows without reading the store, otherwise None."""
         return None
 
     async def find_release(self, call: "Call") -> Release | CheckRefusal:
-        """Return the approval that releases the call. If none exists yet, request one and return a refusal."""
+        """Return the approval that releases the call. If there is none, request one and return a refusal that tells the
+        client to wait.
+        """
 
     def on_sent(self, call: "Call") -> None:
-        """Restore the original request of the call after a different one was sent for it."""
+        """Restore the client's request in the call, after it was replaced by the request that was sent."""
         return
 
     def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
-        """Record how the call ended, and return the message that the client gets as its answer."""
+        """Process the end of the call. Return the message that is sent to the client as the answer,
+        usually `message`.
+        """
         return message
 
 
@@ -474,8 +480,8 @@ class Call(msgspec.Struct, eq=False):
         return None
 
     def availability_refusal(self) -> Refusal | None:
-        """Return a refusal if none of the servers behind the link can handle the call now. Return None if one can, or
-        if the link leads to a single server.
+        """Return a refusal if the call has a choice of servers and none of them can handle it now. Otherwise return
+        None.
         """
         return None
 
@@ -540,16 +546,16 @@ class Call(msgspec.Struct, eq=False):
         self.method, self.head, self.params, self.meta = method, head, params, meta
 
     def tell_below(self, members: dict[str, Raw]) -> None:
-        """Add members to the request for the server. Only a server that is itself an MCP-AX node gets them."""
+        """Add members to the request that is sent to the server. They are sent only if the server is an MCP-AX node."""
         self.onward = members if self.onward is None else {**self.onward, **members}
 
     def as_wished(self) -> dict[str, Any]:
-        """Return the params with the tool name or URI as the client wrote it. `wished` must still be set."""
+        """Return the params with the name or URI of the target as the client wrote it. `wished` must still be set."""
         return {**self.params, NAMED_BY[self.method]: self.wished}
 
     def return_to(self, request: ClientRequest) -> None:
-        """Continue a call that waited for its client, because the client has returned with this new request. The
-        deadline starts again.
+        """Continue a call that waited for its client: the client has sent the request again, and `request` is the new
+        one. The deadline starts again.
         """
         self.progressed = True
         self.client_id = request.client_id
@@ -596,8 +602,8 @@ def passes_level(params: Raw, level: str | None) -> bool:
 
 
 def _status(error: bytes) -> int:
-    """Return the HTTP status with which an encoded error is sent to a modern client. An unknown tool gets 200, because
-    MCP reserves 404 for unknown methods.
+    """Return the HTTP status for an encoded error that answers a modern client. For an unknown tool this is 200,
+    because MCP reserves 404 for unknown methods.
     """
     try:
         code = codec.decode_value(error)["code"]

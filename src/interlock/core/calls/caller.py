@@ -67,7 +67,8 @@ VIA_AX: Final = "ax"  # a parent, on the link that this node opened
 
 
 class ViewKey(msgspec.Struct, frozen=True):
-    """A key that determines which names a caller sees and in which form. Equal keys share a view and its cached bytes.
+    """The key of a view: which tools and other items a caller sees, and in which form it gets their names. Callers with
+    equal keys share the view and its cached bytes.
 
     `who` is looked up once in each snapshot of the namespace, so callers that see the same links share a view too.
     """
@@ -166,7 +167,7 @@ class ClientChannel:
         return bool(self.streams) and not self.is_closed
 
     def tell(self, message: bytes) -> bool:
-        """Send a message to the client and return whether it was sent."""
+        """Send a message to the client on its newest stream. Return False if the client cannot be reached."""
         if not self.reachable:
             return False
         self.streams[-1].emit(message)
@@ -271,7 +272,7 @@ class Caller(msgspec.Struct, eq=False):
             self._stamp, self._stamped_level = Raw(encode_value(meta)), self.log_level
         return self._stamp
 
-    def unasking(self) -> "Caller":
+    def without_questions(self) -> "Caller":
         """Return a copy of this caller to which servers cannot send questions."""
         caller = copy.copy(self)
         caller.whole = self
@@ -284,7 +285,9 @@ class Caller(msgspec.Struct, eq=False):
         self.via = SessionVia(self.via, id)
 
     def act_as(self, principal: Principal) -> None:
-        """Replace the principal of this client, because it now uses a different credential."""
+        """Give this client the name and the rights of another principal, because its credential or the access rules
+        have changed.
+        """
         self.principal = principal
         who, scope, tools = principal.name, principal.scope, principal.tools
         self.key = msgspec.structs.replace(self.key, scope=scope, tools=tools, who=who)
@@ -294,7 +297,7 @@ class Caller(msgspec.Struct, eq=False):
 def view_key(
     principal: Principal, *, only: str | None, names: NameForm, declares_extension: bool, via: str = ""
 ) -> ViewKey:
-    """Return the key of the view that a principal gets: which tools it may see, and in which form their names are.
+    """Return the key of a client's view: which tools the client may see, and in which form it gets their names.
 
     `names` is the form that the request asked for; if it is "auto", the principal's setting decides, then what the
     client declares.
@@ -331,7 +334,7 @@ class NotedSink(msgspec.Struct):
     _notes: dict[str, None] = {}
 
     def add(self, note: str) -> None:
-        """Add a note to the answer that this sink will send."""
+        """Add a note to the answer that will be sent through this sink. Further notes beyond a limit are dropped."""
         if len(self._notes) < NOTES_MAX:
             self._notes[note] = None
 
@@ -346,7 +349,7 @@ class NotedSink(msgspec.Struct):
 
 
 def add_note(sink: Sink, note: str) -> Sink:
-    """Return a sink that adds the note to the answer."""
+    """Return a sink that passes everything on to `sink` and adds a note, a text of this node, to the answer."""
     noted = sink if isinstance(sink, NotedSink) else NotedSink(sink)
     noted.add(note)
     return noted
@@ -366,16 +369,16 @@ class Followed(msgspec.Struct, frozen=True):
 
 
 class Hop(msgspec.Struct, eq=False):
-    """A reader of the routes in requests from a parent aggregator. `segment` is the name that the parent assigned to
-    this node.
+    """The link from a parent aggregator, as the reader of the routes in the parent's requests. `segment` is the name
+    that the parent gave to this node.
     """
 
     segment: str
     _known: dict[tuple[bytes, bytes, bytes], Followed] = {}
 
     def follow(self, params: dict[str, Any], meta: dict[str, Raw], name: Raw | None) -> Followed | Refusal | None:
-        """Find the tool or prompt to which the route in a parent's request leads. `name` is the name that the parent
-        used.
+        """Return the tool or prompt to which the route in a parent's request leads, with its name at this node. `name`
+        is the name in the request. Return a refusal if the route is wrong.
 
         Return None if the request has no route or no name.
         """
@@ -404,8 +407,8 @@ class Hop(msgspec.Struct, eq=False):
         return local_name if isinstance(local_name, Refusal) else _followed(local_name, routed)
 
     def follow_uri(self, params: dict[str, Any], meta: dict[str, Raw], uri: str) -> Followed | Refusal | None:
-        """Find the resource to which the route in a parent's request leads. The result has its URI in the form that
-        this node lists.
+        """Return the resource to which the route in a parent's request leads, with its URI at this node. Return None if
+        the request has no route, or a refusal if the route is wrong.
         """
         routed = _take_route(params, meta)
         if not isinstance(routed, Routed):
@@ -425,7 +428,9 @@ class Hop(msgspec.Struct, eq=False):
 
 
 def _take_route(params: dict[str, Any], meta: dict[str, Raw]) -> Routed | Refusal | None:
-    """Remove the MCP-AX route from a request and return it. The route may be inside `_meta` or beside it."""
+    """Remove the MCP-AX route from a request and return it. The route may be in the params or in `_meta`. Return None
+    if there is none.
+    """
     routed = ax_route.read_untrusted(params, meta)
     params.pop(ROUTE, None)
     params.pop(CURSOR, None)

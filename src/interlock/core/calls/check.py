@@ -65,7 +65,7 @@ CONFIRMATION_REQUIRED: Final = CheckRefusal(
 
 
 class Release(msgspec.Struct, frozen=True):
-    """A person's approval of one call."""
+    """The permission to send a held call, by a person's approval or by a standing grant."""
 
     approval_id: str
     is_used: bool = False  # by an earlier round of the same call
@@ -91,7 +91,7 @@ R_contra = TypeVar("R_contra", contravariant=True)
 
 
 class Explained(Protocol[R_contra]):
-    """A step of the guard that can predict its verdict for an operator, before any call is made."""
+    """Interface of a step of the guard that can tell an operator its verdict on a call before the call is made."""
 
     @property
     def number(self) -> CheckNumber: ...
@@ -184,8 +184,8 @@ BUSY: Final = Refusal(
 
 
 def own_links_full(most: int) -> Refusal:
-    """Return the refusal of a call whose client needs a separate connection to the server, because the limit `most` is
-    reached.
+    """Return the refusal of a call that needs a connection for its client alone. The limit on such connections, `most`,
+    is reached.
 
     `most` is the limit of such links, for one server or for all.
     """

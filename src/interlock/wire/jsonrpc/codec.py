@@ -135,7 +135,7 @@ class Hidden(msgspec.Struct, frozen=True):
         return Raw(re.sub(rb"\\u%b(?=[89a-fA-F])" % self.digit.upper(), rb"\\uD", shown))
 
     def may_be_in(self, text: str) -> bool:
-        """Return whether a text decoded from this message may contain a replaced surrogate escape."""
+        """Return whether a text from this message may contain a character that replaces a surrogate escape."""
         first = int(self.digit, 16) << 12
         return any(first + 0x800 <= ord(character) < first + 0x1000 for character in text)
 
@@ -165,7 +165,7 @@ _BACKSLASH: Final = ord("\\")
 
 
 class Outline:
-    """A large JSON message in which a short mark stands in place of the longest string, so that the rest can be decoded
+    """A large JSON message with a short mark in place of its longest string, so that the other parts can be decoded
     cheaply.
     """
 
@@ -176,8 +176,8 @@ class Outline:
         self.text = data[:start] + _HOLE + data[end:]
 
     def whole(self, raw: Raw) -> Raw:
-        """Return the part of the original message that a part of the outline stands for. The result is a memory view if
-        it contains the long string.
+        """Return the original text of a value in the outline. If the value contains the long string, the result is a
+        memory view and not a copy.
         """
         at = bytes(raw).find(_HOLE)
         if at < 0:
@@ -278,8 +278,8 @@ def _decoder() -> Any:
 
 
 class _Strict(msgspec.Struct):
-    """A well-formed JSON-RPC message. A message that does not decode to this type is decoded again step by step, to
-    find out what is wrong.
+    """The type of a well-formed JSON-RPC message. A message that cannot be decoded to this type is decoded again step
+    by step, to find out what is wrong.
     """
 
     jsonrpc: Literal["2.0"]
@@ -291,7 +291,7 @@ class _Strict(msgspec.Struct):
 
 
 class _Whole(msgspec.Struct):
-    """A request with the members of its params, which are decoded in one pass."""
+    """A request whose envelope and params are decoded together in one pass."""
 
     jsonrpc: Literal["2.0"]
     id: Raw
@@ -300,7 +300,7 @@ class _Whole(msgspec.Struct):
 
 
 class _Bulk(msgspec.Struct):
-    """The members of params that may be large. They stay raw bytes."""
+    """The members of params that are allowed to be large. They are not decoded."""
 
     arguments: Raw = ABSENT
     inputResponses: Raw = ABSENT  # noqa: N815
@@ -312,7 +312,7 @@ class _Bulk(msgspec.Struct):
 
 
 class _Large(msgspec.Struct):
-    """The part of a request that is decoded first to find out how large its params are."""
+    """A request of which only the large members of the params are decoded, in order to find out their size."""
 
     params: _Bulk
 
@@ -429,8 +429,8 @@ def find_plain_request(data: bytes) -> tuple[bytes, str, dict[str, Raw]] | None:
 
 
 def _find_large_request(data: bytes) -> _Whole | None:
-    """Decode a large request. Return None if the members of its params that are usually small take too many bytes.
-    Raise the errors of msgspec for invalid JSON.
+    """Decode a large request. Return None if its params are too large apart from the members that may be large. Raise
+    the errors of msgspec for invalid JSON.
     """
     size = len(data)
     if not _has_few_strings(data) and size - _decode_large(data).params.size > PARAMS_REST_BYTES_MAX:
@@ -484,8 +484,8 @@ def _decode_carefully(data: bytes) -> Message:
 
 
 def _read_envelope(data: bytes) -> _Envelope:
-    """Decode the members of a JSON-RPC message without their values. Raise CodecError if the text is JSON but no
-    object, and the errors of msgspec if it is not JSON.
+    """Split a JSON-RPC message into its members, whose values are not decoded. Raise CodecError if the text is JSON but
+    no object, and the errors of msgspec if it is not JSON.
     """
     try:
         return _envelope(data)
@@ -547,8 +547,9 @@ def is_deep(raw: Raw | bytes) -> bool:
 
 
 def _decode_again(decode: Callable[[Any], _T], raw: bytes) -> tuple[Hidden | None, _T | None]:
-    """Decode a value for which the usual decoder failed: one that is nested deeply or contains unpaired surrogate
-    escapes. Return the replaced text, if escapes had to be replaced, and the value, or None if it cannot be decoded.
+    """Decode a value that the usual decoder cannot read, because it is nested deeply or contains unpaired surrogate
+    escapes. Return the decoded value, or None if this fails too. If escapes had to be replaced, also return the text
+    with the replacements.
     """
     try:
         return None, decode_deep(decode, raw)
@@ -561,8 +562,8 @@ def _decode_again(decode: Callable[[Any], _T], raw: bytes) -> tuple[Hidden | Non
 
 
 def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str, Raw] | None:
-    """Return the members of the params of a request. Return None if the params are not an object, or if members that
-    are usually small take too many bytes.
+    """Return the members of a request's params. Return None if the params are no object, or if they are too large apart
+    from the members that may be large.
 
     `message` is the complete message if it is large. If it is given, less has to be decoded.
     """
@@ -581,7 +582,7 @@ def decode_params_untrusted(raw: Raw | bytes, message: bytes = b"") -> dict[str,
 
 
 def _find_outlined_params(message: bytes) -> dict[str, Raw] | None:
-    """Decode the params of a large message from its outline, the message without its longest string.
+    """Decode the params of a large message quickly, by decoding the message without its longest string.
 
     Return None if the message has no outline, if the outline is not JSON because the cut was between strings, or if the
     cut removed the name of a member.
@@ -647,7 +648,7 @@ def encode_request(message_id: bytes, method: bytes, params: bytes) -> bytes:
 
 
 def encode_call(message_id: int, method: str, params: dict[str, Any]) -> bytes:
-    """Encode a request with these params. Raw values among them are used as they are."""
+    """Encode a JSON-RPC request with this id, method and params. Raw values in the params are not encoded again."""
     return _encode(_Outgoing("2.0", message_id, method, params))
 
 

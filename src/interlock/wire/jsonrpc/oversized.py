@@ -136,8 +136,8 @@ class OversizedScanner:
                         at = self._take(data[at], at)
 
     def _take(self, byte: int, at: int) -> int:
-        """Process the first byte of a token, which is at the index `at`. Return the index at which scanning
-        continues.
+        """Process the first byte of a token of JSON, at the index `at`. Return the index at which the
+        scan continues.
         """
         match self._state:
             case _State.START if byte == 0x7B:
@@ -164,8 +164,8 @@ class OversizedScanner:
         return at + 1
 
     def _stop(self, at: int) -> int:
-        """End the scan, because the object has ended or the text is not JSON. Return the index at which scanning
-        continues.
+        """End the scan, because the message's object has ended or the text is not JSON. Return the index after the last
+        scanned byte.
         """
         self._state = _State.END
         return at + 1
@@ -181,8 +181,8 @@ class OversizedScanner:
         return at
 
     def _pass_piece(self, piece: bytes | bytearray) -> bool:
-        """Skip one piece of an object or array. If the object or array ends within the piece, change nothing and return
-        False.
+        """Skip one piece of an object or array and return True. If the object or array ends within the piece, skip
+        nothing and return False.
         """
         text = piece[1:] if self._is_escaped else piece
         if _BACKSLASH in text:

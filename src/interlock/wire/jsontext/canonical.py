@@ -53,21 +53,21 @@ def canonical(value: Any) -> bytes:
 
 
 def tool_digest(item: Mapping[str, Raw], *, downstream_name: str, declared: object) -> str:
-    """Return the digest of a tool's definition: the SHA-256, in hex, of the properties that a person sees before
-    approving.
+    """Return the digest of a tool's definition: the SHA-256, in hex, of the members that a person is shown for
+    approval.
 
     `item` is without the keys of MCP-AX in `_meta`, which change from hop to hop. `declared` is the decoded capability
     annotation as the tool's owner wrote it, or None. Its availability is left out, because it changes with the state of
     the link.
     """
-    members = {member: _whole(item[member]) for member in DEFINITION_MEMBERS if member in item}
+    members = {member: _canonical_or_hash(item[member]) for member in DEFINITION_MEMBERS if member in item}
     if members.get("_meta") == b"{}":
         del members["_meta"]
     if isinstance(declared, Mapping):
         declared = {key: value for key, value in declared.items() if key != "availability"}
     if declared is not None:
-        members["capability"] = _whole(declared)
-    members["downstream_name"] = _whole(downstream_name)
+        members["capability"] = _canonical_or_hash(declared)
+    members["downstream_name"] = _canonical_or_hash(downstream_name)
     text = b",".join(b'"%b":%b' % (key.encode(), members[key]) for key in sorted(members))
     return hashlib.sha256(b"{%b}" % text).hexdigest()
 
@@ -76,16 +76,18 @@ def item_digest(kind: str, item: Mapping[str, Raw], *, name: str) -> str:
     """Return the digest of a prompt, resource template, resource or server's instructions: SHA-256 in hex. `kind` is a
     key of ITEM_MEMBERS, and `name` is what the server calls the item.
     """
-    members = {member: _whole(item[member]) for member in ITEM_MEMBERS[kind] if member in item}
+    members = {member: _canonical_or_hash(item[member]) for member in ITEM_MEMBERS[kind] if member in item}
     if members.get("_meta") == b"{}":
         del members["_meta"]
-    members[kind] = _whole(name)
+    members[kind] = _canonical_or_hash(name)
     text = b",".join(b'"%b":%b' % (key.encode(), members[key]) for key in sorted(members))
     return hashlib.sha256(b"{%b}" % text).hexdigest()
 
 
-def _whole(value: object) -> bytes:
-    """Return the canonical text of a value. For a value that has none, return an object with the hash of the value."""
+def _canonical_or_hash(value: object) -> bytes:
+    """Return the canonical JSON text of a value. If the value has none, return the text of an object with the hash of
+    the value.
+    """
     try:
         return _encode(decode_value(value) if isinstance(value, Raw) else value, exact=True)
     except (CodecError, NotCanonical):
@@ -142,7 +144,7 @@ def _write(value: Any, parts: list[str], exact: bool) -> None:
 
 
 def _double(value: float) -> str:
-    """Return a number as canonical JSON writes it, which is the form that JavaScript uses (RFC 8785 3.2.2.3)."""
+    """Return a floating-point number in canonical JSON, which has the form of JavaScript (RFC 8785 3.2.2.3)."""
     if not math.isfinite(value):
         raise NotCanonical("a number is not finite")
     if value == 0:
@@ -198,8 +200,8 @@ def find_doubled_keys(text: bytes) -> list[str]:
     doubled: list[str] = []
 
     def look(pairs: list[tuple[str, Any]]) -> None:
-        """Note the doubled keys of one object. The decoder calls this for inner objects first, and for the outermost
-        one last.
+        """Store the keys that occur twice in one object. The decoder calls this function for each object, last for the
+        outermost one, whose keys are the result.
         """
         seen: set[str] = set()
         doubled[:] = [key for key, _ in pairs if key in seen or seen.add(key)]  # type: ignore[func-returns-value]
@@ -247,7 +249,9 @@ def nesting_depth(text: bytes) -> int:
 
 
 class _UnambiguousReader:
-    """The callbacks of the JSON decoder for one text. They limit the number of values and reject ambiguous ones."""
+    """Callbacks with which the JSON decoder reads one text. They limit the number of values, and raise an error for
+    values that are ambiguous.
+    """
 
     def __init__(self, exact: bool) -> None:
         self._exact = exact

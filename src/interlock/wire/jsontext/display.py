@@ -122,7 +122,9 @@ class Shown(msgspec.Struct, frozen=True):
 
 
 class _Values:
-    """The values at one place of a JSON text: those of one member, or all items of a list together."""
+    """The keys, kinds and sizes of the values at one place of a JSON text. All items of a list are counted at the same
+    place.
+    """
 
     __slots__ = ("begin", "count", "end", "items", "kinds", "members", "size")
 
@@ -157,7 +159,7 @@ def fold(raw: bytes, *, lines_max: int, chars_max: int) -> Shown:
         text = raw.decode()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return Shown(lines)  # no key may be left out, and of such a text it is not sure which there are
-    return Shown(_folded_lines(text, _values(text)), is_folded=True)
+    return Shown(_folded_lines(text, _measure_values(text)), is_folded=True)
 
 
 def fold_differences(before: bytes, after: bytes, *, lines_max: int, chars_max: int) -> Shown:
@@ -172,8 +174,8 @@ def fold_differences(before: bytes, after: bytes, *, lines_max: int, chars_max: 
     return Shown(lines_of_both, is_folded=any(shown.is_folded for _, shown in folded))
 
 
-def _values(text: str) -> _Values:
-    """Return the keys, kinds and sizes of all values in a JSON text, as a tree."""
+def _measure_values(text: str) -> _Values:
+    """Return a tree with the keys, kinds and sizes of all values in a JSON text."""
     root = _Values()
     open_: list[tuple[_Values, int, bool]] = []  # what is not closed, where it began, whether it is an object
     key: str | None = None

@@ -60,7 +60,7 @@ def to_2020_12(schema: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class _Rewriting:
-    """The work of rewriting one JSON Schema from an older draft to 2020-12."""
+    """Rewriting of one JSON Schema from an older draft to the draft 2020-12."""
 
     def __init__(self, root: Mapping[str, Any], dialect: str) -> None:
         self._root = root
@@ -109,13 +109,13 @@ class _Rewriting:
         return {key: value}
 
     def _definition_key(self, schema: Mapping[str, Any], key: str) -> str:
-        """Return the keyword that replaces `key`: `$defs` for `definitions`, unless the schema has both. Every other
-        keyword stays.
+        """Return the keyword that replaces `key` in the rewritten schema. Only `definitions` is replaced, by `$defs`,
+        and only if the schema does not have both.
         """
         return "$defs" if key == "definitions" and "$defs" not in schema else key
 
     def _moved_pointer(self, reference: str) -> str:
-        """Return a reference into this schema, changed where rewriting the schema moves its target."""
+        """Return a reference into the schema, adapted to where its target is after the schema has been rewritten."""
         if not reference.startswith("#/"):
             return reference
         written = reference[2:].split("/")
@@ -212,7 +212,7 @@ def normalised(schema: Any, effort: Effort | None = None) -> Any:
 
 
 class _Normalising:
-    """The work of normalising one JSON Schema, which is limited by the number of values that it visits."""
+    """Normalisation of one JSON Schema. It fails if the schema has too many values."""
 
     def __init__(self, root: Mapping[str, Any], values_max: int, *, resolves: bool) -> None:
         self._root = root

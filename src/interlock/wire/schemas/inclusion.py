@@ -44,7 +44,9 @@ def is_plain_type(schema: Any) -> bool:
 
 
 def is_plain_object(schema: Any) -> bool:
-    """Return whether a schema describes an object by named properties only, so that it can be compared quickly."""
+    """Return whether a schema describes an object only by named properties, so that it can be compared in a quicker
+    way.
+    """
     if type(schema) is not dict or schema.get("type") != "object" or not schema.keys() <= _OBJECT:
         return False
     properties, required = schema.get("properties"), schema.get("required", [])
@@ -81,8 +83,8 @@ class ValueRange(msgspec.Struct, frozen=True, kw_only=True):
         return self.low > self.high or (self.low == self.high and (self.is_low_open or self.is_high_open))
 
     def is_within(self, other: "ValueRange", lower: bool) -> bool:
-        """Return whether one end of this range lies within `other`: the lower end if `lower` is True, otherwise the
-        upper one.
+        """Return whether this range does not go beyond another one at its lower end or, if `lower` is False, at its
+        upper end.
         """
         if lower:
             return self.low > other.low or (self.low == other.low and (self.is_low_open or not other.is_low_open))
@@ -108,15 +110,17 @@ def limits_of(parts: Iterable[Mapping[str, Any]], key: str, types: frozenset[str
     if any(isinstance(value, bool) or not isinstance(value, int | float) for value, _ in (*lows, *highs)):
         return None
     if is_whole:
-        lows = [(_whole(value, is_open), False) for value, is_open in lows]
-        highs = [(-_whole(-value, is_open), False) for value, is_open in highs]
+        lows = [(_least_integer(value, is_open), False) for value, is_open in lows]
+        highs = [(-_least_integer(-value, is_open), False) for value, is_open in highs]
     low, is_low_open = max(lows)
     high, is_high_open = min(highs, key=lambda each: (each[0], not each[1]))
     return ValueRange(kind=kind, low=low, is_low_open=is_low_open, high=high, is_high_open=is_high_open)
 
 
-def _whole(value: float, is_open: bool) -> float:
-    """Return the smallest integer that is at least the value, or greater than the value if `is_open` is set."""
+def _least_integer(value: float, is_open: bool) -> float:
+    """Return the smallest integer that is not below a value. With `is_open`, return the smallest integer above the
+    value.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return value
     whole = math.ceil(value)
@@ -194,8 +198,10 @@ class InclusionOutcome(msgspec.Struct, frozen=True, kw_only=True):
 ACCEPTED: Final = InclusionOutcome()
 
 
-def together(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
-    """Combine the outcomes of several comparisons that must all be accepted."""
+def combine(outcomes: Iterable[InclusionOutcome]) -> InclusionOutcome:
+    """Combine the outcomes of comparisons into one, with the worst verdict among them and the differences that led to
+    it.
+    """
     worst = ACCEPTS
     differences: list[SchemaDifference] = []
     for each in outcomes:
@@ -241,8 +247,8 @@ def includes(
 
 
 class _Comparison:
-    """A comparison that decides whether one schema, the wide side, allows all values of another one, the narrow
-    side.
+    """Comparison that decides whether every value that satisfies one schema (the narrow side) also satisfies another
+    one (the wide side).
     """
 
     def __init__(
@@ -271,7 +277,7 @@ class _Comparison:
                 self._effort.spend(1)
                 mine = {name: (schema,) for name, schema in narrow[0]["properties"].items()}
                 always = narrow[0].get("required", ())
-                return together(self._properties(mine, always, wide, REJECTS, path, depth))
+                return combine(self._properties(mine, always, wide, REJECTS, path, depth))
         ours, theirs = self._narrow.shape(*narrow), self._wide.shape(wide)
         self._effort.spend(2 * len(ours.parts) * len(theirs.parts) + ours.steps + theirs.steps)
         if not ours.types:
@@ -285,13 +291,13 @@ class _Comparison:
             sure = ours.is_clear or not ours.types & theirs.types
             verdict = REJECTS if sure else UNDECIDED
             return differs(verdict, path, types_shown(ours.types), types_shown(theirs.types))
-        split = self._alternatives(ours, wide, path, depth)
+        split = self._compare_branches(ours, wide, path, depth)
         if split is not None:
             return split
         outcomes = [self._part(ours, narrow, part, path, depth) for part in theirs.parts]
         if not theirs.is_followed:
             outcomes.append(differs(UNDECIDED, path, types_shown(ours.types), "a reference that is not followed"))
-        return together(outcomes)
+        return combine(outcomes)
 
     def _values(self, values: tuple[Any, ...], narrow: tuple[Any, ...], wide: Any, path: str) -> InclusionOutcome:
         refused, unsure = [], len(values) > VALUES_MAX
@@ -311,12 +317,12 @@ class _Comparison:
             return differs(UNDECIDED, path, "its values", "a schema not applied alone")
         return ACCEPTED
 
-    def _alternatives(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
-        """Compare each branch of an `anyOf` or `oneOf` of the narrow side with the wide side. Return None if the narrow
+    def _compare_branches(self, ours: Shape, wide: Any, path: str, depth: int) -> InclusionOutcome | None:
+        """Compare each branch of an `anyOf` or `oneOf` on the narrow side with the wide side. Return None if the narrow
         side has no branches.
         """
         for branches in alternatives(ours):
-            outcome = together(self.compare(branch, wide, path, depth + 1) for branch in branches)
+            outcome = combine(self.compare(branch, wide, path, depth + 1) for branch in branches)
             if outcome.verdict is REJECTS and not ours.is_clear:
                 return InclusionOutcome(verdict=UNDECIDED, differences=outcome.differences)
             return outcome
@@ -336,15 +342,15 @@ class _Comparison:
             outcomes.append(differs(verdict, path, types_shown(ours.types), f"only {_join_names(listed)}"))
         for key in ("anyOf", "oneOf"):
             if isinstance(part.get(key), list):
-                outcomes.append(self._choice(ours, narrow, part[key], key, path, depth))
+                outcomes.append(self._compare_with_choice(ours, narrow, part[key], key, path, depth))
         if "object" in ours.types:
             missing = REJECTS if ours.is_clear else UNDECIDED
             outcomes.extend(self._properties(ours.names(), frozenset(ours.required()), part, missing, path, depth))
-            outcomes.append(self._more(ours, part, path, depth))
+            outcomes.append(self._compare_further_properties(ours, part, path, depth))
         if "array" in ours.types and isinstance(part.get("items"), Mapping | bool) and 0 not in ours.all_of("maxItems"):
             items = tuple(each for each in ours.all_of("items") if isinstance(each, Mapping | bool))
             outcomes.append(self.compare(items, part["items"], f"{path}/*", depth + 1))
-        return together(outcomes)
+        return combine(outcomes)
 
     def _keywords(self, ours: Shape, part: Mapping[str, Any], path: str) -> InclusionOutcome:
         outcomes = []
@@ -362,11 +368,11 @@ class _Comparison:
                 outcomes.append(differs(verdict, path, description, f"{key} {_join_names([part[key]])}"))
         if isinstance(part.get("items"), list) and "array" in ours.types and part["items"] not in ours.all_of("items"):
             outcomes.append(differs(UNDECIDED, path, "an array", "items one by one"))
-        return together(outcomes)
+        return combine(outcomes)
 
     def _limit(self, ours: Shape, part: Mapping[str, Any], key: str) -> tuple[bool, InclusionVerdict]:
-        """Return whether the narrow side keeps the limit `key` of the wide side, such as `maxLength`, and the verdict
-        if it does not.
+        """Return whether the narrow side allows only values within a limit of the wide side, such as `maxLength`. Also
+        return the verdict for the case that it does not.
         """
         mine, theirs = limits_of(ours.parts, key, ours.types), limits_of((part,), key, ours.types)
         if mine is None or theirs is None:
@@ -376,11 +382,11 @@ class _Comparison:
         sure = ours.is_clear and not mine.is_empty and not any(ours.all_of(each) for each in _MAKES_FEW[mine.kind])
         return False, self._tighter if sure else UNDECIDED
 
-    def _choice(
+    def _compare_with_choice(
         self, ours: Shape, narrow: tuple[Any, ...], branches: list[Any], key: str, path: str, depth: int
     ) -> InclusionOutcome:
-        """Compare the narrow side with the branches of an `anyOf` or `oneOf` of the wide side, separately for each type
-        that the narrow side allows.
+        """Compare the narrow side with the branches of an `anyOf` or `oneOf` on the wide side. This is done separately
+        for each type that the narrow side allows.
         """
         outcomes_by_type = []
         self._effort.spend(len(branches))
@@ -395,7 +401,7 @@ class _Comparison:
                 outcomes_by_type.append(best)
             elif best.verdict is not ACCEPTS or key == "oneOf":
                 outcomes_by_type.append(differs(UNDECIDED, path, types_shown(types), f"{key} of {len(branches)}"))
-        return together(outcomes_by_type)
+        return combine(outcomes_by_type)
 
     def _properties(
         self,
@@ -406,8 +412,8 @@ class _Comparison:
         path: str,
         depth: int,
     ) -> Iterator[InclusionOutcome]:
-        """Compare the named properties of an object. `mine` has those of the narrow side, `always` the names that it
-        requires. `missing` is the verdict if the wide side requires another name.
+        """Compare the properties that an object has by name. `mine` are those of the narrow side, of which `always` are
+        required. `missing` is the verdict if the wide side requires a property that the narrow side does not.
         """
         self._effort.spend((len(mine) + len(always)) // NAMES_PER_STEP)
         wanted = part.get("required")
@@ -429,7 +435,7 @@ class _Comparison:
     def _compare_unlisted(
         self, schemas: tuple[Any, ...], part: Mapping[str, Any], place: str, depth: int
     ) -> InclusionOutcome:
-        """Compare a property that the narrow side names and the wide side does not."""
+        """Compare a property that only the narrow side names with the rules of the wide side for unnamed properties."""
         if part.get("patternProperties"):
             return ACCEPTED  # told once, as a keyword
         rest = part.get("additionalProperties")
@@ -442,8 +448,10 @@ class _Comparison:
             return differs(self._unnamed, place, "a property", "not named")
         return ACCEPTED
 
-    def _more(self, ours: Shape, part: Mapping[str, Any], path: str, depth: int) -> InclusionOutcome:
-        """Compare the properties that the narrow side allows without naming them."""
+    def _compare_further_properties(
+        self, ours: Shape, part: Mapping[str, Any], path: str, depth: int
+    ) -> InclusionOutcome:
+        """Compare the properties that the narrow side allows although it does not name them with the wide side."""
         mine, theirs = ours.all_of("additionalProperties"), part.get("additionalProperties")
         properties = part.get("properties") if isinstance(part.get("properties"), Mapping) else None
         if False in mine or (not mine and ours.all_of("properties")):
@@ -458,8 +466,8 @@ class _Comparison:
         return differs(UNDECIDED, path, "further properties", "properties of its own")
 
     def _is_same(self, mine: Any, theirs: Any) -> bool:
-        """Return whether two schemas are equal and contain no references, which could mean something else on
-        each side.
+        """Return whether two schemas are equal. Schemas with references count as different, because a reference may
+        have another target on each side.
         """
         if mine != theirs or (self._may_refer and self._refers(mine)):
             return False
@@ -482,7 +490,7 @@ def _group_types(types: frozenset[str]) -> list[frozenset[str]]:
 
 
 def _is_nothing(key: str, value: Any) -> bool:
-    """Return whether a keyword with this value accepts everything, such as `minLength: 0`."""
+    """Return whether a keyword with this value restricts nothing, such as `minLength: 0`."""
     if key in {"minLength", "minItems", "minProperties"}:
         return bool(value == 0)
     return (key == "uniqueItems" and value is False) or value == {} or (key.startswith("unevaluated") and value is True)
@@ -498,8 +506,8 @@ def _join_names(values: Iterable[Any]) -> str:
 
 
 def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> tuple[SchemaDifference, ...]:
-    """Return the places at which no value can satisfy both schemas, for example a property with the types string and
-    integer. Return nothing if the schemas are too large to compare.
+    """Return the places at which two schemas exclude each other, for example a property that is a string in one and an
+    integer in the other. Return nothing if the schemas are too large to compare.
     """
     if not (ours.is_bounded and theirs.is_bounded):
         return ()
@@ -510,7 +518,7 @@ def exclusions(ours: Side, our_schema: Any, theirs: Side, their_schema: Any) -> 
 
 
 class _Meeting:
-    """A search for the places at which no value can satisfy both of two schemas."""
+    """Search for the places at which two schemas exclude each other, so that no value can satisfy both."""
 
     def __init__(self, ours: Side, theirs: Side) -> None:
         self._ours, self._theirs = ours, theirs

@@ -40,8 +40,8 @@ _OLD: Final = ("draft-03", "draft-04", "draft-06", "draft-07")
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules that a JSON Schema sets for a value at one place. All of `parts` must hold; they include what `$ref`
-    and `allOf` add.
+    """The rules for the value at one place of a JSON Schema: all schemas that it must satisfy, including those that
+    `$ref` and `allOf` add.
     """
 
     parts: tuple[Mapping[str, Any], ...] = ()
@@ -51,8 +51,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def values(self) -> tuple[Any, ...] | None:
-        """Return the only values that `enum`, `const` or the types leave, or None if the schema does not list its
-        values.
+        """Return the values that `const`, `enum` or the types list as the only possible ones. Return None if these
+        schemas contain no such list.
         """
         for part in self.parts:
             if "const" in part:
@@ -66,7 +66,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def steps(self) -> int:
-        """Return how many steps a comparison must be charged for the values and branches that the schema lists."""
+        """Return how many steps the listed values and branches of these schemas cost a comparison."""
         if all(map(_LISTS.isdisjoint, self.parts)):
             return 0
         listed = (part.get(key) for part in self.parts for key in _LISTS)
@@ -76,7 +76,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(part[key] for part in self.parts if key in part)
 
     def names(self) -> dict[str, tuple[Any, ...]]:
-        """Return, for each property, the schemas that its value must satisfy."""
+        """Return the named properties, each with the schemas that its value must satisfy."""
         schemas: dict[str, tuple[Any, ...]] = {}
         for each in self.all_of("properties"):
             if isinstance(each, Mapping):
@@ -89,8 +89,8 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         return list(dict.fromkeys(name for name in listed if isinstance(name, str)))
 
     def shuts_out(self, name: str) -> bool:
-        """Return whether the schema forbids a property of this name, because it does not list the name and allows no
-        others.
+        """Return whether the schemas forbid a property of this name: they do not name it, and allow no unnamed
+        properties.
         """
         return any(
             part.get("additionalProperties") is False
@@ -123,7 +123,9 @@ class Side:
         self.is_bounded = is_small or is_bounded(root)
 
     def shape(self, *schemas: Any) -> Shape:
-        """Return the shape of a value that satisfies all these schemas."""
+        """Return the shape of the values that satisfy all these schemas, in which references and `allOf`
+        are resolved.
+        """
         if len(schemas) == 1 and type(schemas[0]) is dict and _TOGETHER.isdisjoint(schemas[0]):
             return Shape(parts=schemas, types=self._types(schemas, 0), is_clear=not _is_veiled(schemas))
         parts: list[Mapping[str, Any]] = []
@@ -154,8 +156,8 @@ class Side:
         return Shape(parts=tuple(parts), types=types, is_clear=clear and not _is_veiled(parts), is_followed=clear)
 
     def accepts(self, value: Any, *schemas: Any) -> bool | None:
-        """Return whether a value satisfies all of these parts of the schema, or None if a part cannot be applied by
-        itself.
+        """Return whether a value satisfies all of these schemas, which are parts of this side. Return None if one of
+        them cannot be applied by itself.
         """
         unsure = False
         for schema in schemas:
@@ -172,7 +174,7 @@ class Side:
         return None if unsure else True
 
     def cost(self, *schemas: Any) -> int:
-        """Return how many steps a comparison must be charged for one call of `accepts`."""
+        """Return how many steps one call of `accepts` with these schemas costs a comparison."""
         if all(isinstance(schema, Mapping) and schema.keys() <= _PLAIN for schema in schemas):
             listed = (schema.get("enum") for schema in schemas)
             return 1 + sum(len(each) for each in listed if isinstance(each, list)) // LISTED_PER_STEP
@@ -230,8 +232,8 @@ class Side:
 
 
 def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
-    """Yield a list for each `anyOf` and `oneOf` of a shape. Its items are the branches, each with the other rules of
-    the shape.
+    """Yield a list of alternatives for each `anyOf` and `oneOf` of a shape. Each alternative is one branch, together
+    with the other rules of the shape.
     """
     for chosen in shape.parts:
         for key in ("anyOf", "oneOf"):
@@ -242,7 +244,9 @@ def alternatives(shape: Shape) -> Iterator[list[tuple[Any, ...]]]:
 
 
 def _bare(part: Mapping[str, Any], key: str) -> Mapping[str, Any]:
-    """Return a part without the keyword `key`, and without `$ref` and `allOf`, whose schemas are parts of their own."""
+    """Return a schema without the keyword `key`. `$ref` and `allOf` are left out too, because the schemas that they add
+    are handled separately.
+    """
     return {name: value for name, value in part.items() if name not in {key, "$ref", "allOf"}}
 
 
@@ -274,7 +278,7 @@ def types_of(name: str) -> frozenset[str]:
 
 
 def _is_plainly(value: Any, schema: Mapping[str, Any]) -> bool:
-    """Return whether a value satisfies a schema that has only a type and listed values."""
+    """Return whether a value satisfies a schema that consists only of a type and listed values."""
     kind = kind_of(value)
     if "const" in schema and not _is_equal(value, kind, schema["const"]):
         return False

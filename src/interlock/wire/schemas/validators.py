@@ -108,8 +108,8 @@ def _is_referring(text: bytes) -> bool:
 
 
 def read_schema(text: Raw | bytes | None) -> Any:
-    """Return a decoded JSON Schema for a walk, or None if there is none. One that is beyond the budget or cannot be
-    read is read as the schema of any object.
+    """Return a decoded JSON Schema, or None if there is none. A schema that is too large or unreadable is replaced by
+    the schema of any object.
     """
     if text is None:
         return None
@@ -127,8 +127,8 @@ def _patterns(schema: Mapping[str, Any]) -> Iterator[str]:
 
 
 def reference_target(root: Any, reference: str) -> tuple[Any] | None:
-    """Return the target of a `$ref` inside the schema `root`, wrapped in a tuple. Return None if it leads to another
-    document or to nothing.
+    """Return the schema to which a `$ref` inside the schema `root` leads, wrapped in a tuple. Return None if it leads
+    to another document or to nothing.
     """
     if reference == "#":
         return (root,)
@@ -147,8 +147,8 @@ def reference_target(root: Any, reference: str) -> tuple[Any] | None:
 
 
 def _weight(root: Any, schema: Any, weights: dict[int, int], depth: int) -> int:
-    """Return how many schemas a validator applies to one value if it follows every reference. A schema that leads back
-    to itself counts once, and a chain of more than DEPTH_MAX schemas as too many.
+    """Return how many schemas a validator may apply to one value when it follows every reference. A schema that leads
+    back to itself is counted once, and a chain of more than DEPTH_MAX schemas as too many.
     """
     if type(schema) is not dict and not isinstance(schema, Mapping):
         return 1
@@ -276,7 +276,9 @@ def _is_elsewhere(reference: Any) -> bool:
 
 
 def _without_elsewhere(schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return the schema, or an empty schema, which allows everything, if it refers to another document."""
+    """Return the schema. If it refers to another document, return an empty schema instead, which accepts
+    every value.
+    """
     return {} if _is_elsewhere(schema.get("$ref")) or _is_elsewhere(schema.get("$dynamicRef")) else schema
 
 
@@ -286,7 +288,7 @@ def without_format(schema: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def rewritten(schema: Any, change: Callable[[Mapping[str, Any]], Mapping[str, Any]]) -> Any:
-    """Return a JSON Schema in which `change` was applied to the schema itself and to every schema inside it."""
+    """Return a copy of a JSON Schema in which `change` was applied to the schema and to all schemas inside it."""
     if not isinstance(schema, Mapping):
         return schema
     result = {}

@@ -33,7 +33,7 @@ from interlock.drivers.protocol.model import Contract, Driver, Mapped, ToolBindi
 from interlock.drivers.protocol.problems import DriverRefusal, FileProblem, Severity, is_refused
 from interlock.drivers.protocol.result_path import RecordPattern, ResultPath, read_path, read_pattern
 from interlock.wire.jsontext.canonical import pointer_step, quoted
-from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, differs, includes, together
+from interlock.wire.schemas.inclusion import InclusionOutcome, InclusionVerdict, combine, differs, includes
 from interlock.wire.schemas.shapes import Shape, Side
 from interlock.wire.schemas.validators import Compiled, compile_schema
 
@@ -456,7 +456,7 @@ class _ToolComparison:
         if not (inputs.is_followed and accepted.is_followed):
             doubts.append("a reference that is not followed")
         outcomes += [differs(InclusionVerdict.UNDECIDED, "", "the input as a whole", doubt) for doubt in doubts]
-        outcome = together(outcomes)
+        outcome = combine(outcomes)
         for each in outcome.differences:
             # AIP-tools-2, AIP-tools-5, AIP-tools-8
             if outcome.verdict is InclusionVerdict.REJECTS and not self.entry.builds:
