@@ -51,8 +51,11 @@ SHUTDOWN: Final = 1001
 FORGET_EVERY_S: Final = 3600.0
 GRANT_LOOK_S: Final = 3600.0  # a timer runs at most so long, because the wall clock may be set meanwhile
 ROOMS_MAX: Final = 1000  # no room is created by a connection beyond that many
+OF_ONE_ROOM: Final = "room:"  # the beginning of a principal that came with a token for one room
 CREDENTIAL_ENDED: Final = 4401
 CREDENTIAL_WHY: Final = "your credential is no longer valid"
+DELISTED_WHY: Final = "the configuration of the room no longer names you"
+CHANGED_WHY: Final = "the configuration of the room no longer makes you full; join again"
 REMOVED_WHY: Final = "an admin removed you from the room"
 REMOVED_HINT: Final = f"{REMOVED_WHY}; one lets you in again by interlock rooms demote ID, or promote ID"
 
@@ -179,14 +182,34 @@ class RoomRegistry:
                 room.disconnect(participant, REMOVED, "this room was removed from the configuration")
             await room.close()
         for topic, room in self.by_topic.items():
-            was = room.settings.mode
+            before = room.settings
             room.replan(self._settings(topic))
-            if was != "open":
+            if before.mode != "open":
                 _warn_if_open(room)
+            if _admission(before) != _admission(room.settings):
+                self._readmit(room, has_new_mode=_modes(before) != _modes(room.settings))
         for topic in wanted:
             if topic not in self.by_topic:
                 await self._open_room(topic)
         self.changed.publish(None)
+
+    def _readmit(self, room: Room, *, has_new_mode: bool) -> None:
+        """Close the connections of participants that could not come in like this any more, after the settings that
+        decide about that have changed. Those who may come in as restricted join again.
+
+        The lists of the room do not matter to the holder of a token for one room, and what the token says is not known
+        here. If the mode has changed (`has_new_mode`), its holder joins again.
+        """
+        for participant, seat in list(room.seats.items()):
+            by_token = seat.principal.startswith(OF_ONE_ROOM)
+            if participant == OWN:
+                continue
+            if not by_token and not self.is_member(room, seat.principal):
+                room.disconnect(participant, REMOVED, DELISTED_WHY)
+            elif seat.participant.privilege is Privilege.FULL:
+                privilege = self.determine_privilege(room, participant, seat.principal, None).privilege
+                if has_new_mode if by_token else privilege is not Privilege.FULL:
+                    room.disconnect(participant, SHUTDOWN, CHANGED_WHY)
 
     def _list_topics(self, plan: Plan) -> list[str]:
         """Return the topics of all rooms. Declared rooms come first."""
@@ -507,6 +530,16 @@ class RoomRegistry:
             for participant, seat in list(room.seats.items()):
                 if not is_valid(seat.principal):
                     room.disconnect(participant, CREDENTIAL_ENDED, CREDENTIAL_WHY)
+
+
+def _admission(settings: RoomSettings) -> tuple[object, ...]:
+    """Return the settings that decide who may be in a room, and as what."""
+    return *_modes(settings), settings.members, settings.full
+
+
+def _modes(settings: RoomSettings) -> tuple[str, str]:
+    """Return the settings that decide what everyone is in a room whom its lists do not name."""
+    return settings.mode, settings.v0_clients
 
 
 def _warn_if_open(room: Room) -> None:
