@@ -23,7 +23,7 @@ DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 
 @cache
 def full_plan() -> type[Plan]:
-    """Return the class Plan, extended by the sections that capabilities declare themselves."""
+    """Return the class Plan with additional fields for the sections that capabilities declare."""
     declared = [each.section for each in CAPABILITIES if each.section is not None]
     fields = [
         (section.name, Annotated[keys, Section(section.help)], keys())

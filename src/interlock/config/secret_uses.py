@@ -47,7 +47,7 @@ class SecretUse(msgspec.Struct, frozen=True):
 
     @property
     def key(self) -> str:
-        """Return the key of the stored record that this use is confirmed."""
+        """Return the key under which the node stores that this use is confirmed."""
         return binding_key(self.secret, f"{self.segment} {self.digest}")
 
     def is_confirmed(self, confirmed: Mapping[str, Any]) -> bool:
@@ -79,7 +79,7 @@ def read_bindings(stored: Iterable[bytes]) -> dict[str, None]:
 
 
 def binding_key(secret: str, destination: str) -> str:
-    """Return the key of the stored record that a secret may be sent to a destination."""
+    """Return the key under which the node stores that a secret may be sent to a destination."""
     return f"{secret} {destination}"
 
 

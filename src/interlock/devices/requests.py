@@ -316,9 +316,9 @@ class RequestQueue:
         self._sender.send(request.message)
 
     def attempt_s(self, request: DeviceRequest) -> float:
-        """Return the time limit of one attempt in seconds. The latency class of a tool limits the time of all attempts
-        together; each attempt has an equal share, but at least the timeout of the link if that is shorter than the
-        whole time (AX-B.4-6).
+        """Return the time limit of one attempt in seconds (AX-B.4-6). The latency class of a tool limits all attempts
+        together, and each attempt gets an equal share of this time. A share is at least the timeout of the link, unless
+        that timeout would use up the whole time.
         """
         if (tool := request.tool) is None or tool.tool.latency_class is None:
             return self._timeout_s

@@ -458,8 +458,8 @@ class DeviceSession(TransportOwner):
             self._owner.on_tools()
 
     def _note_refused(self, fault: DeviceFault) -> None:
-        """Store why an announcement was refused. It is the reason why the device is absent; a device that is present
-        keeps its previous tools.
+        """Store why an announcement was refused, as the reason why the device is absent. If the device is present, keep
+        its previous tools and store nothing.
         """
         if not self.is_present:
             self.reason = f"its announcement was refused: {fault.detail}"

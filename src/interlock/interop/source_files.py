@@ -253,7 +253,9 @@ OWNER_ONLY: Final = 0o600
 
 
 def client_file(client: ClientProgram, machine: ClientMachine) -> Path:
-    """Return the file of this user in which the client stores servers. A file that exists is preferred."""
+    """Return the file in which the client stores servers for all projects of this user. If there are several, return
+    one that exists.
+    """
     own = [path for _, place, path in places(machine, [client]) if place.scope == "global"]
     return next((path for path in own if path.exists()), own[0])
 

@@ -393,7 +393,7 @@ async def _announce(node: Node, *, on_ready: OnReady, on_waiting: Callable[[Stat
 
 
 def _return_freed_memory() -> None:
-    """Give memory that only the start of the node needed back to the system, nearly 3 MB."""
+    """Return to the system the memory that only the start of the node needed, nearly 3 MB."""
     import ctypes
 
     # Other C libraries have no such function.

@@ -51,8 +51,8 @@ log = logging.getLogger("interlock.node")
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class NodeLinkEvents(LinkEvents):
-    """The handler of events from links to servers. It updates the catalog, notifies clients, charges budgets and
-    records.
+    """The handler of events from links to servers. It updates the catalog, notifies clients, charges budgets and writes
+    audit records.
     """
 
     catalog: Catalog

@@ -547,7 +547,7 @@ class Child(asyncio.SubprocessProtocol):
         self._settle()
 
     def _sweep(self, number: signal.Signals, deadline: float | None) -> None:
-        """End the processes that the leader left in its group.
+        """End the processes in the child's process group that still run after the child itself has ended.
 
         The system cannot reuse the group's number while one exists.
         """
@@ -569,7 +569,9 @@ class Child(asyncio.SubprocessProtocol):
         self._settle()
 
     def _drain_output(self) -> None:
-        """Stop waiting for output after the exit, because a process that left the group may keep the pipes open."""
+        """Stop waiting for output after the child has exited. Another process may keep the pipes open although it has
+        left the child's process group.
+        """
         self._drain = None
         if not self._paused or self._stopping:
             self._open_outputs.clear()

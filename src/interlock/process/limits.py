@@ -45,7 +45,9 @@ class StartLimits:
 
     @asynccontextmanager
     async def starting(self) -> AsyncIterator[None]:
-        """Wait until another server may start. The start counts until the block ends, but at most for START_S."""
+        """Wait until another server may start. The start counts against the limit until the block of this context
+        manager ends, but for at most START_S seconds.
+        """
         await self._starts.acquire()
         left = [self._starts.release]
 
@@ -216,7 +218,9 @@ class UsageWatch:
         self._end(reason)
 
     def _look(self) -> tuple[str | None, float]:
-        """Return why the server must end, or None, and the processor time that the check used."""
+        """Check the limits once. Return the reason why the server must be ended, or None, and the processor time that
+        the check used.
+        """
         began = time.thread_time()
         return self._find_excess() or self._find_disk_excess(), time.thread_time() - began
 

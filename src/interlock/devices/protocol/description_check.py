@@ -194,7 +194,7 @@ def _check_class(description: DeviceDescription, tool: ToolDescription, at: Path
 
 
 def _check_words(tool: ToolDescription, at: Path) -> Iterator[DescriptionFault]:
-    """Return the faults of a tool in its capability, its status names and its JSON Schemas."""
+    """Yield the faults in a tool's capability, status names and JSON Schemas."""
     capability = read_capability({**tool.capability, **declared_class(tool)}, private=None)
     if isinstance(capability, InvalidAnnotation):
         yield _fault(at, f"the capability of {tool.name!r} is wrong: {capability.reason}")

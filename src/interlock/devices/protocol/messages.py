@@ -126,7 +126,9 @@ class Codec(Protocol):
 
 
 def codec_of(description: DeviceDescription) -> Codec:
-    """Return the codec for the messages of a device. The codecs are imported here, because they import this module."""
+    """Return the codec for the messages of a device, which depends on the profile and the transport
+    in its description.
+    """
     if description.profile == "json":
         from interlock.devices.protocol.json_codec import JsonCodec
 

@@ -41,8 +41,8 @@ class TransportOwner:
         """
 
     def on_traffic(self, sent: bool, data: bytes) -> None:
-        """Handle raw bytes on the wire, which this node sent if `sent` is True, and otherwise received. Do nothing
-        unless a subclass overrides this, because people watch complete messages.
+        """Handle raw bytes on the wire. `sent` says whether this node has sent or received them. The base class does
+        nothing.
         """
 
 

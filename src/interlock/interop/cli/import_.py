@@ -269,8 +269,8 @@ def _unfinished(invocation: Invocation, report: ImportReport, connected: Collect
 def _connect(
     invocation: Invocation, drafts: list[DriverReport], left: list[Leftover], *, yes: bool
 ) -> list[ProbeResult]:
-    """Start the servers of drafts and ask each for its tools. Before each start, its command is shown
-    (AIP-import-8). What only a person can do is added to `left`.
+    """Start the servers of drafts and ask each server for its tools. Before each start, show the command
+    (AIP-import-8). Add the commands that a person still has to give to `left`.
 
     With `yes`, nothing is asked, so a driver that needs the signature of an approver stays untrusted, unless the
     environment has the passphrase.

@@ -290,7 +290,7 @@ NAMES_SHOWN = 3
 
 
 def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
-    """Return the names for each reason, with the most frequent reason first."""
+    """Group names by reason, and put the reason with the most names first. Each pair is a reason and a name."""
     by_reason: dict[str, list[str]] = {}
     for reason, name in pairs:
         by_reason.setdefault(reason, []).append(name)

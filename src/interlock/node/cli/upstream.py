@@ -43,7 +43,7 @@ class Survey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def survey(plan: Plan, *, patience_s: float) -> Survey:
-    """Start or dial every server of a plan, and return what happened, at the latest after `patience_s` seconds."""
+    """Start or dial every server of a plan, and return the resulting states after at most `patience_s` seconds."""
 
     def refuse_endpoint(*_: Any) -> None:
         raise AssertionError("a survey opens no endpoint")
@@ -69,8 +69,8 @@ async def survey(plan: Plan, *, patience_s: float) -> Survey:
 
 
 def survey_of(loaded: Loaded) -> Survey:
-    """Start or dial every server of a configuration, and return what happened. Raise Refused if the store cannot be
-    used.
+    """Start or dial every server of a configuration, and return the resulting states. Raise Refused if the store cannot
+    be used.
     """
     log = logging.getLogger("interlock")
     level = log.level
@@ -84,7 +84,7 @@ def survey_of(loaded: Loaded) -> Survey:
 
 
 def warnings_of(survey: Survey, loaded: Loaded, earlier: tuple[Problem, ...]) -> tuple[Problem, ...]:
-    """Return the warnings about servers, drivers and [[tool]] entries that a survey of all servers gave rise to.
+    """Return the warnings about servers, drivers and [[tool]] entries that follow from the survey.
 
     Failures of servers that `earlier` explains are left out.
     """

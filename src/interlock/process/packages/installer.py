@@ -97,7 +97,9 @@ class Pins(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Marker(msgspec.Struct, frozen=True, kw_only=True):
-    """The content of the marker file of an installation in the data folder, which earlier versions made."""
+    """The content of the marker file that earlier versions of Interlock wrote beside an installation in the data
+    folder.
+    """
 
     version: str
     python: str = ""  # a virtual environment belongs to one version of Python
@@ -372,7 +374,7 @@ async def _empty(folder: Path) -> None:
 
 
 def _is_complete(folder: Path, registry: Registry, name: str) -> bool:
-    """Return whether a data folder holds a complete installation of an earlier version."""
+    """Return whether an earlier version of Interlock has left a complete installation of this package in the folder."""
     python = _python_of(folder)
     if python is None or not (folder / MARKER).is_file():
         return False

@@ -62,7 +62,7 @@ def package_folders(plan: Plan) -> PackageFolders:
 
 
 class Use(msgspec.Struct, frozen=True, kw_only=True):
-    """The record in a data folder of a package that it uses.
+    """The record in a data folder that says which package the data folder uses.
 
     `seen` is a digest of the properties of all files when their content was last checked. As long as it is the same,
     the content need not be read again: the time of a file's last change cannot be set.
@@ -170,8 +170,8 @@ class PackageStore:
         return incoming
 
     def adopt(self, incoming: Path, entry: Path) -> None:
-        """Make an installed package read-only, record its content, and rename it. A package that was there is
-        removed.
+        """Make an installed package read-only, record its content, and move it to its final place. A package that is
+        already there is removed.
         """
         _replace_paths(incoming, entry)
         for path, info in _walk(incoming):

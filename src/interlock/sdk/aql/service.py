@@ -301,7 +301,7 @@ class Service:
 
 
 def _texts(value: Any) -> list[str]:
-    """Return the texts of the confirmation token in a request, or an empty list if there is none."""
+    """Return a list with the text of a confirmation token, or an empty list if the request has no token."""
     if isinstance(value, Raw):
         value = find_string(value) or ""
     return [] if value is None else [str(value)]

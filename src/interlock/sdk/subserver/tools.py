@@ -238,7 +238,7 @@ def _parameters(name: str, function: Callable[..., Any]) -> tuple[list[Any], str
 
 
 def call_in_loop(loop: asyncio.AbstractEventLoop, callback: Callable[..., object], *arguments: Any) -> None:
-    """Call a function in an event loop, from any thread. Do nothing if the loop has ended: then nothing waits."""
+    """Call a function in an event loop, from any thread. Do nothing if the loop has ended."""
     with contextlib.suppress(RuntimeError):
         loop.call_soon_threadsafe(callback, *arguments)
 
