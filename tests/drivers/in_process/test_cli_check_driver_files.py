@@ -91,6 +91,35 @@ def test_a_name_that_is_deprecated_is_warned_of_with_its_successor(
     assert warning["message"].endswith(f"{name} is deprecated since 2026-11-01")
 
 
+@pytest.mark.req("AIP-tools-17")
+@pytest.mark.parametrize("path", ["$", "$.content", "$.entries"])
+def test_a_contract_with_an_array_over_a_server_of_texts_is_named_with_its_fix(
+    inline: Inline, workspace: Path, path: str
+) -> None:
+    def write_driver(**changed: Any) -> Path:
+        data = driver()
+        data["implements"][0]["metadata"] = {"mcp": {"tool_name": "list_directory", "result_extract": path}, **changed}
+        folder = write(workspace, data)
+        outputs = {"type": "array", "items": {"type": "string"}}
+        (folder / "tools" / "fs-read" / "TOOL.md").write_text(text(contract(outputs=outputs)))
+        return folder
+
+    folder = write_driver()
+    done = inline("check", str(folder), "--json")
+    (note,) = [each for each in done.json["notes"] if each["code"] == "text_unread"]
+    assert (done.code, note["key"]) == (0, "/implements/0/metadata/mcp/result_extract")
+    assert "'list_directory' answers with text" in note["message"] and "rejected" in note["message"]
+    assert "result_parse" in note["hint"] and "result_extract" in note["hint"]
+    assert (folder / "DRIVER.md").read_text().splitlines()[note["line"] - 1].strip().startswith("result_extract:")
+    shown = inline("check", str(folder))
+    assert "result_parse" in shown.out + shown.err
+    path = "$"  # the fix that the hint names
+    write_driver(interlock={"result_parse": {"as": "lines"}})
+    assert "text_unread" not in [each["code"] for each in inline("check", str(folder), "--json").json.get("notes", [])]
+    (folder / "tools" / "fs-read" / "TOOL.md").write_text(text(contract()))
+    assert "text_unread" not in [each["code"] for each in inline("check", str(folder), "--json").json.get("notes", [])]
+
+
 def test_a_contract_that_no_driver_binds_is_checked_too(inline: Inline, workspace: Path) -> None:
     wrong = text(contract(inputs={"type": "object", "properties": {"sides": {"type": "intger"}}}))
     below = workspace / ".tools" / "dice" / "TOOL.md"

@@ -235,10 +235,13 @@ def test_a_path_to_what_an_open_output_schema_does_not_name_is_unverified() -> N
     assert unverified(bound(entry("$.other"), promising({}), giving(input_schema("a", "b", a=STRING, b=STRING)))) != []
 
 
-@pytest.mark.req("AIP-tools-6")
+@pytest.mark.req("AIP-tools-6", "AIP-tools-17")
 def test_a_text_for_an_array_is_refused_with_the_hint_to_parse_it() -> None:
     (problem,) = refused(entry("$.content"), promising({"type": "array"}, PATH), LIST_DIRECTORY)
     assert "the contract has array, the server has string" in problem.message
+    assert "add result_parse" in problem.hint and "result_extract" in problem.hint
+    (problem,) = refused(entry("$"), promising({"type": "array"}, PATH), LIST_DIRECTORY)
+    assert "the contract has array, the server has object" in problem.message
     assert "add result_parse" in problem.hint
     number = giving(input_schema("p", "q", p=PAIR, q=STRING))
     for one, promise, tool in (

@@ -14,6 +14,7 @@ from interlock.cli.terminal.errors import BadUsage
 from interlock.config.plan import Plan
 from interlock.config.problems import Problem
 from interlock.drivers.protocol.binding.effects import qualified_name
+from interlock.drivers.protocol.binding.results import PARSE_HINT, needs_parsing
 from interlock.drivers.protocol.files.contract import TOOL_FILE, read_contract
 from interlock.drivers.protocol.files.driver import DRIVER_FILE, check_published, read_driver
 from interlock.drivers.protocol.files.inventory import SECRETS_FILE, read_secrets
@@ -21,12 +22,14 @@ from interlock.drivers.protocol.files.server_block import SERVER_JSON
 from interlock.drivers.protocol.identity import changes_of_identity, manifest_of
 from interlock.drivers.protocol.model import Driver
 from interlock.drivers.protocol.problems import FileProblem as Found
+from interlock.drivers.protocol.result_path import ResultPath, read_path
 from interlock.drivers.workspace.declaration import Declaration, Declared, Remembered
 from interlock.drivers.workspace.folder import FolderUnreadable, read_file
 from interlock.drivers.workspace.scan import FoundFolder as Folder
 from interlock.drivers.workspace.scan import Root, mark_of, scan_workspace
 from interlock.drivers.workspace.survey import Surveyor, UngrantedSecret, this_machine, ungranted_secrets
 from interlock.names.protocol.entry import RegistryEntry
+from interlock.wire.jsontext.canonical import quoted
 from interlock.wire.refusal import Refused
 
 
@@ -72,6 +75,7 @@ def check_drivers(plan: Plan, named: str | None, *, against: str | None, upstrea
     entries = read_entries(plan, plan.data) if drivers else {}
     for declared in drivers:
         problems += _deprecated_names(declared, entries)
+        problems += _unread_texts(declared)
         if upstream:
             problems += _refused_elsewhere(declared, problems)
         if against is not None and declared.driver is not None:
@@ -102,6 +106,25 @@ def _deprecated_names(declared: Declared, entries: Mapping[str, RegistryEntry]) 
                 hint = f"offer {entry.successor}" if entry.successor else "offer a tool of another name"
                 places, message = declared.driver.places, entry.deprecation
                 yield places.problem(binding.pointer, "deprecated", message, hint, severity="warning")
+
+
+def _unread_texts(declared: Declared) -> Iterator[Found]:
+    """Yield a note for each binding whose contract returns an array and that could not read it from a text. A server
+    that answers with text would make the driver rejected when it is started (AIP-tools-6).
+    """
+    if declared.driver is None:
+        return
+    for binding in declared.driver.implements:
+        contract, path = declared.contracts.get(binding.index), read_path(binding.result_extract)
+        if contract is None or not isinstance(path, ResultPath) or not needs_parsing(binding, path, contract):
+            continue
+        message = (
+            f"the outputs of {contract.id} are an array: if {quoted(binding.tool_name)} answers with text, it does not"
+            " fit, and the driver is rejected when its server is started"
+        )
+        hint = f"if it answers with text, {PARSE_HINT}; otherwise there is nothing to do"
+        pointer = f"{binding.pointer}/metadata/mcp/result_extract"
+        yield declared.driver.places.problem(pointer, "text_unread", message, hint, severity="note")
 
 
 def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Found]:

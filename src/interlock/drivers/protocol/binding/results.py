@@ -393,7 +393,10 @@ def open_state_untrusted(raw: Raw) -> tuple[str, Raw | None] | None:
 
 TEXT: Final[Mapping[str, Any]] = {"type": "string"}
 CONTENT: Final = "content"  # the member under which a text stands (AIP-extract-4)
-PARSE_HINT: Final = "add result_parse to metadata.interlock of the binding, to read the text as json, lines or records"
+PARSE_HINT: Final = (
+    "add result_parse to metadata.interlock of the binding, to read the text as json, lines or records, and set"
+    ' result_extract to where it puts the value: "$", or "$.NAME" with into: NAME'
+)
 UNLISTED: Final = "no outputSchema"
 
 
@@ -510,15 +513,7 @@ def settle(
     name = path.only_name
     if offered is not None:
         side = Side(offered)
-        shape = side.shape(offered)
-        members = list(shape.names().items())
-        # A result that is an object whose only member is a text.
-        is_text_shaped = (
-            shape.types == {"object"}
-            and len(members) == 1
-            and types_shown(side.shape(*members[0][1]).types) == "string"
-        )
-        if name is not None and is_text_shaped and name != members[0][0]:
+        if name is not None and _is_text_shaped(side, offered) and name not in side.shape(offered).names():
             return _settle_fallback("structured", name, side, binding, outputs)
         return _settle_path("structured", side, offered, binding, path, outputs)
     doubt = inclusion.SchemaDifference(path="", narrow=UNLISTED, wide="outputs")
@@ -531,6 +526,23 @@ def settle(
         return SettledOutput(mode="text", doubts=(doubt,))
     settled = _settle_fallback("text", name, Side({}), binding, outputs)
     return msgspec.structs.replace(settled, doubts=(doubt, *settled.doubts))
+
+
+def needs_parsing(binding: ToolBinding, path: result_path.ResultPath, contract: Contract) -> bool:
+    """Return whether the outputs of a contract are an array that a server cannot give as text, because the binding has
+    no result_parse. Whether the server answers with text is not known before it is started.
+    """
+    outputs = Side(contract.outputs)
+    if binding.result_parse is not None or outputs.shape(outputs.root).types != {"array"}:
+        return False
+    return bool(settle(binding, path, contract, _object_of(CONTENT, TEXT), None).refusals)
+
+
+def _is_text_shaped(side: Side, schema: Any) -> bool:
+    """Return whether a result is an object whose only member is a text."""
+    shape = side.shape(schema)
+    members = list(shape.names().values())
+    return shape.types == {"object"} and len(members) == 1 and types_shown(side.shape(*members[0]).types) == "string"
 
 
 def _settle_fallback(mode: Mode, name: str, side: Side, binding: ToolBinding, outputs: Side) -> SettledOutput:
@@ -569,7 +581,8 @@ def _settle_comparison(mode: Mode, side: Side, schema: Any, binding: ToolBinding
         offered = _without_properties(side, offered, dropped)
     refusals = inclusion.exclusions(side, offered, outputs, outputs.root)
     if refusals:  # AIP-tools-6
-        is_unread_text = side.shape(schema).types == {"string"} and binding.result_parse is None
+        is_text = _is_text_shaped(side, schema) or side.shape(schema).types == {"string"}
+        is_unread_text = is_text and binding.result_parse is None
         return SettledOutput(mode=mode, refusals=refusals, hint=PARSE_HINT if is_unread_text else "")
     outcome = inclusion.includes(outputs, outputs.root, side, offered, unnamed=inclusion.InclusionVerdict.ACCEPTS)
     return SettledOutput(mode=mode, doubts=outcome.differences)
