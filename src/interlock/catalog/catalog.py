@@ -36,7 +36,8 @@ from interlock.ax.protocol.names import (
     read_dotted,
     show_uri,
 )
-from interlock.catalog.link_items import make_link_items, near_names
+from interlock.catalog.link_items import make_link_items
+from interlock.catalog.near_names import near_names
 from interlock.catalog.routes import (
     HIDDEN,
     RESOURCE_SCHEME,
@@ -346,7 +347,7 @@ class View:
     def show_tool(self, route: Route, era: Era, bare: str | None = None) -> bytes:
         name, meta, hints = bare or self.show_name(route), route.meta, route.hints
         if route.capability is not None and self._parts[route.link.segment].shown.items.degraded:
-            meta = degraded_meta(meta, route.capability)
+            meta = degraded_meta(meta)
         if not self.key.full:
             annotations = find_value(route.item, "annotations")
             hints = needed_hints(hints, annotations)

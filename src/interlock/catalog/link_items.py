@@ -15,11 +15,10 @@ to accept), invalid capability, unproved authority, scope, arguments that cannot
 import asyncio
 import logging
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 
 import msgspec
@@ -151,37 +150,6 @@ def refuse_names(offer: Offer, names: list[str]) -> Refusal:
     return ax_refusal(NAMESPACE_INVALID, why, names=shown)  # AX-4.3-1
 
 
-NEAR_MAX: Final = 3
-NAME_MAX: Final = 128  # characters; nothing listed is longer
-LIKENESS: Final = 0.75  # names of one server share their beginning
-COMPARED_MAX: Final = 500  # names compared letter by letter: some milliseconds
-
-
-def near_names(name: str, listed: Iterable[str]) -> list[str]:
-    """Return listed names that resemble an unlisted name and that the caller probably meant.
-
-    Names that differ only in separators and case, or that end in the name (`read_file` for `files__read_file`), come
-    first; otherwise names with a similar spelling are returned. The work is bounded, because a caller may send any name
-    as often as it likes.
-    """
-    from difflib import get_close_matches  # here, because an idle node needs it for nothing
-
-    if not name or len(name) > NAME_MAX:
-        return []
-    names = list(listed)
-    wanted = _plain(name)
-    alike = [candidate for candidate in names if (plain := _plain(candidate)) == wanted or plain.endswith(f"_{wanted}")]
-    if alike:
-        return alike[:NEAR_MAX]
-    first = wanted.partition("_")[0]
-    likely = [candidate for candidate in names if _plain(candidate).startswith(first)] or names
-    return get_close_matches(name, islice(likely, COMPARED_MAX), n=NEAR_MAX, cutoff=LIKENESS)
-
-
-def _plain(name: str) -> str:
-    return "_".join("".join(c if c.isalnum() else " " for c in name.lower()).split())
-
-
 SLICE: Final = 200  # items prepared before others get a turn
 _KINDS: Final = ("tools", "prompts", "resources", "templates")
 
@@ -282,8 +250,9 @@ def _split_unchanged(offer: Offer, items: Items, previous: dict[str, Route]) -> 
 class _Assessment(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a tool that are in effect at this node, such as whether its effect can be undone."""
 
-    read: Capability
-    capability: Capability  # with what this hop adds
+    annotation: Capability  # of the server, with what operators say
+    published: Capability  # the same with what this hop adds
+    capability: Capability  # that this node believes, with what this hop adds
     irreversible: bool
     has_class: bool  # it declares how long it takes, or the operator does
     hints: dict[str, bool]
@@ -678,32 +647,39 @@ class _LinkItemsBuilder:
         if isinstance(read := self._capability(statements), InvalidAnnotation):
             return read
         capability = hop_metadata.raise_to_hop(read, self.least)
+        # AX-9.2-1: what this node believes is one thing, what a registrant declares is passed on
+        if isinstance(annotation := self._capability(statements, is_believed=False), InvalidAnnotation):
+            return annotation
+        published = hop_metadata.raise_to_hop(annotation, self.least)
         declaration = as_declared(stated.capability, {})
         has_class = isinstance(declaration, dict) and "latency_class" in declaration
         if self.offer.is_aggregator and read.latency_class is LatencyClass.STANDARD:
             has_class = False  # it lists tools without a class so, and gives up on the others first
-        # What an unproved registrant, or an unaccepted change, says itself is not left alone: its hints are ours.
-        published = hints(capability, annotations if self.offer.proved and statements.accepted is None else None)
+        # The hints of a server that the operator configured give way to those of the definition accepted before.
+        is_kept = self.offer.kind == "adopted" and statements.accepted is not None
+        published_hints = hints(capability, None if is_kept else annotations)
         units = None if rule is None else rule.cost_units
         if units is None:
             units = getattr(self.plan.budget.units, capability.cost_class.value)
         return _Assessment(
-            read=read,
+            annotation=annotation,
+            published=published,
             capability=capability,
             irreversible=safety(capability) is not None
             or (stated.flagged and (self.offer.is_aggregator or not self._reclassify(statements.original, rule))),
-            hints=published,
+            hints=published_hints,
             has_class=has_class or (rule is not None and "latency_class" in rule.capability),
-            changed=changed_claims(declaration, annotations, capability, published),
+            changed=changed_claims(declaration, annotations, published, published_hints),
             price=Price(mutable=capability.mutable, units=units, limits=None if rule is None else rule.budget),
             notes={},
         )
 
-    def _capability(self, statements: _Statements) -> Capability | InvalidAnnotation:
-        """Return the effective capability of a tool.
+    def _capability(self, statements: _Statements, *, is_believed: bool = True) -> Capability | InvalidAnnotation:
+        """Return the capability of a tool: as this node believes it, or as it passes on the annotation (MCP-AX 9.2).
 
         The operator may override it, except for an aggregator: the capability that it states passes unchanged (MCP-AX
-        11.3). If the registrant is not proved, or claims less than was accepted, stricter values replace its own first.
+        11.3). If the registrant is not proved, if an aggregator flags the tool, or if it claims less than was accepted,
+        this node believes stricter values.
         """
         declared: object = msgspec.UNSET
         annotations, stated = statements.annotations, statements.stated.capability
@@ -717,11 +693,15 @@ class _LinkItemsBuilder:
             if isinstance(declared, InvalidAnnotation):
                 return declared
         read = partial(read_capability, private=None if self.offer.is_aggregator else self.plan.ax.transport_classes)
-        if not self.offer.proved:
+        is_flagged = self.offer.is_aggregator and statements.stated.flagged
+        if is_believed and (is_flagged or not self.offer.proved):
             if isinstance(parsed := read(declared, annotations=annotations), InvalidAnnotation):
                 return parsed
-            declared, annotations = as_object(hop_metadata.at_its_strictest(parsed, annotations)), None
-        if statements.accepted is not None:
+            declared, annotations = (
+                as_object(hop_metadata.at_its_strictest(parsed, annotations, is_flagged=is_flagged)),
+                None,
+            )
+        if statements.accepted is not None and (is_believed or self.offer.kind == "adopted"):
             if isinstance(parsed := read(declared, annotations=annotations), InvalidAnnotation):
                 return parsed
             declared, annotations = as_object(no_looser(parsed, statements.accepted)), None
@@ -742,12 +722,13 @@ class _LinkItemsBuilder:
     def _notes(self, stated: ItemMetadata, judged: _Assessment, *, gated: bool) -> dict[str, Any]:
         if (notes := judged.notes.get(gated)) is not None:
             return notes
-        capability = judged.capability
         notes = judged.notes[gated] = {
-            CAPABILITY: hop_metadata.published_annotation(stated.capability, capability),
+            CAPABILITY: hop_metadata.published_annotation(stated.capability, judged.published),
             hop_metadata.HOPS: stated.hops,
         }
-        declared = hop_metadata.declared_values({**judged.changed, **stated.declared}, judged.read, capability)
+        declared = hop_metadata.declared_values(
+            {**judged.changed, **stated.declared}, judged.annotation, judged.published
+        )
         if declared:
             notes[DECLARED] = declared
         if judged.irreversible:

@@ -77,7 +77,8 @@ cost_class = "free"
 """
     async with node_chain(tmp_path, MemoryNetwork(monkeypatch), ["edge"], {"edge": rules}) as (root, edge):
         bold = {"destructiveHint": False, "idempotentHint": True, "title": "Bold"}
-        doubted = [tool("act", {"mutable": True, "reversible": True}), tool("bold", annotations=bold)]
+        claims = {**FULL, "transport": "native"}
+        doubted = [tool("act", claims), tool("bold", annotations=bold)]
         await edge.leaf("bench", tools=[tool("act", FULL), tool("plain", FULL)], heartbeat_interval_ms=0).joined()
         await edge.leaf("rogue", tools=doubted, proved=False, heartbeat_interval_ms=0).joined()
         await advance_time(1.0)
@@ -90,11 +91,14 @@ cost_class = "free"
             assert declared == {
                 "bench.act": {"mutable": True, "cost_class": "expensive"},
                 "bench.plain": None,
-                "rogue.act": {"reversible": True, "readOnlyHint": True},
-                "rogue.bold": {"destructiveHint": False, "idempotentHint": True},
+                "rogue.act": None,
+                "rogue.bold": None,
             }
             assert annotation(tools[f"{way}bench.act"])["mutable"] is False
-            assert tools[f"{way}rogue.bold"]["annotations"]["destructiveHint"] is True
+            assert annotation(tools[f"{way}rogue.act"]) == claims
+            assert bold.items() <= tools[f"{way}rogue.bold"]["annotations"].items()
+            for name in ("act", "bold"):
+                assert tools[f"{way}rogue.{name}"]["_meta"]["x-mcpax-safety"] == "irreversible_mutable"
 
 
 @pytest.mark.req("AX-9.2-1")

@@ -166,12 +166,12 @@ def test_the_owners_word_is_kept_over_several_changes() -> None:
 def test_a_degraded_tool_says_so_and_keeps_what_was_declared() -> None:
     said = capability(latency_class="fast", availability="scheduled")
     meta = {"x-mcpax-capability": raw(as_object(said)), "x-mcpax-declared": {"latency_class": "realtime"}, "x": 1}
-    shown = degraded_meta(meta, said)
+    shown = degraded_meta(meta)
     assert json.loads(bytes(shown["x-mcpax-capability"])) == {**as_object(said), "availability": "degraded"}
     assert shown["x-mcpax-declared"] == {"latency_class": "realtime", "availability": "scheduled"}
     assert shown["x"] == 1
     already = capability(availability="degraded")
-    shown = degraded_meta({"x-mcpax-capability": raw(as_object(already))}, already)
+    shown = degraded_meta({"x-mcpax-capability": raw(as_object(already))})
     assert "x-mcpax-declared" not in shown
     assert already.availability is Availability.DEGRADED
 
@@ -246,6 +246,7 @@ NOTHING = {
     "availability": "always",
     "schema_version": "0.0.0",
 }
+FLAGGED = {"x-mcpax-hops": 1, "x-mcpax-safety": "irreversible_mutable"}
 FINAL = {"x-mcpax-hops": 1, "x-mcpax-safety": "irreversible_mutable", "x-mcpax-gated": True}
 READS = {"mutable": False, "reversible": True, "auth_scope": "read"}
 
@@ -254,20 +255,25 @@ READS = {"mutable": False, "reversible": True, "auth_scope": "read"}
 @pytest.mark.parametrize(
     ("capability", "marks", "annotations", "left"),
     [
-        ({}, FINAL, None, {}),
-        ({}, FINAL, {"readOnlyHint": False, "title": "T"}, {}),
-        (READS, {"x-mcpax-hops": 1}, {"readOnlyHint": True}, {}),
+        ({}, FINAL, None, FLAGGED),
+        ({}, FINAL, {"readOnlyHint": False, "title": "T"}, FLAGGED),
+        (READS, {"x-mcpax-hops": 1}, {"readOnlyHint": True}, {"x-mcpax-hops": 1}),
         ({"reversible": True, "idempotent": True}, {}, {"destructiveHint": False, "idempotentHint": True}, {}),
         # What the hints do not say.
-        (READS, {"x-mcpax-hops": 1}, None, {"x-mcpax-capability": READS}),
-        ({"latency_class": "slow"}, FINAL, None, {"x-mcpax-capability": {"latency_class": "slow"}}),
-        ({"x-vendor": [1], "nothing": None}, FINAL, None, {"x-mcpax-capability": {"x-vendor": [1], "nothing": None}}),
+        (READS, {"x-mcpax-hops": 1}, None, {"x-mcpax-capability": READS, "x-mcpax-hops": 1}),
+        ({"latency_class": "slow"}, FINAL, None, {"x-mcpax-capability": {"latency_class": "slow"}, **FLAGGED}),
+        (
+            {"x-vendor": [1], "nothing": None},
+            FINAL,
+            None,
+            {"x-mcpax-capability": {"x-vendor": [1], "nothing": None}, **FLAGGED},
+        ),
         # Marks that the capability does not bring with it.
         (
             {},
             {"x-mcpax-hops": 3, "x-mcpax-safety": "irreversible_mutable"},
             None,
-            {"x-mcpax-hops": 3, "x-mcpax-gated": False},
+            {"x-mcpax-hops": 3, "x-mcpax-safety": "irreversible_mutable", "x-mcpax-gated": False},
         ),
         (
             READS,
@@ -279,7 +285,11 @@ READS = {"mutable": False, "reversible": True, "auth_scope": "read"}
             {"availability": "degraded"},
             {**FINAL, "x-mcpax-declared": {"availability": "always"}},
             None,
-            {"x-mcpax-capability": {"availability": "degraded"}, "x-mcpax-declared": {"availability": "always"}},
+            {
+                "x-mcpax-capability": {"availability": "degraded"},
+                "x-mcpax-declared": {"availability": "always"},
+                **FLAGGED,
+            },
         ),
     ],
 )

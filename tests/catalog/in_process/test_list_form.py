@@ -41,7 +41,7 @@ def size(value: Any) -> int:
     return len(json.dumps(value, separators=(",", ":")))
 
 
-@pytest.mark.req("AX-3.2-2")
+@pytest.mark.req("AX-3.2-2", "AX-9.2-2", "AX-11.2-1")
 @pytest.mark.parametrize("era", ["modern", "legacy"])
 @pytest.mark.parametrize("names", ["auto", "qualified"])
 @in_frozen_time
@@ -57,8 +57,11 @@ async def test_a_plain_tool_costs_an_ordinary_client_at_most_a_quarter_more(
         for one in tools:
             local = one["name"].replace("__", ".").partition(".")[2]
             assert size(one) <= LIMIT * size(own[local]), one
-            dotted = {"x-mcpax-name": f"filesystem.{local}"} if names == "auto" else None
-            assert one == own[local] | {"name": one["name"]} | ({"_meta": dotted} if dotted else {})
+            meta: dict[str, Any] = {"x-mcpax-name": f"filesystem.{local}"} if names == "auto" else {}
+            meta["x-mcpax-hops"] = 1
+            if local == "write_file":
+                meta["x-mcpax-safety"] = "irreversible_mutable"
+            assert one == own[local] | {"name": one["name"], "_meta": meta}
 
 
 @pytest.mark.req("AX-3.2-2", "AX-1.1-6")
@@ -85,9 +88,11 @@ async def test_those_who_declare_the_extension_and_parents_learn_everything(
                 assert {"latency_class", "mutable", "reversible"} <= tool["_meta"]["x-mcpax-capability"].keys()
             assert found[f"{way}files.write_file"]["_meta"]["x-mcpax-gated"] is True
             assert found[f"{way}files.write_file"]["annotations"]["destructiveHint"] is True
+        flagged = {"x-mcpax-hops": 2, "x-mcpax-safety": "irreversible_mutable"}
         others = await plain(root.client("qualified")).tools()
         assert others["edge.files.slow"]["_meta"] == {
             "x-mcpax-capability": {"latency_class": "slow"},
-            "x-mcpax-hops": 2,
+            **flagged,
         }
-        assert others["edge.files.write_file"]["_meta"] == {"x-mcpax-hops": 2}
+        assert others["edge.files.write_file"]["_meta"] == flagged
+        assert others["edge.files.read_text_file"]["_meta"] == {"x-mcpax-hops": 2}

@@ -4,7 +4,7 @@ import time
 
 import pytest
 
-from interlock.catalog.link_items import NEAR_MAX, near_names
+from interlock.catalog.near_names import NEAR_MAX, near_names
 
 LISTED = ["files__read_file", "files__write_file", "git__log", "git__commit", "notes__read_file", "time__convert_time"]
 

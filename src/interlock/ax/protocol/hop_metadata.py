@@ -3,8 +3,9 @@
 In come the `_meta` of a tool as a server below lists it, and the origin of that server (`Offer`). Out come the
 capability that holds here and the `_meta` for the aggregator above. A capability annotation passes as it was declared,
 with two changes that the draft orders: latency_class may rise, and availability becomes degraded while the link is
-lost. An operator's override, an unproved registrant or a changed definition may change more. For every change the
-declared value stays visible in x-mcpax-declared.
+lost. An operator's override, or a changed definition of a configured server, may change more. For every change the
+declared value stays visible in x-mcpax-declared. What this node believes of an unproved registrant is stricter than
+what it declares (`at_its_strictest`); that decides about gates and scopes here, and is passed on as x-mcpax-safety.
 
 Three smaller parts of the metadata are here as well: how many tools a node does not list for its parent
 (dev.interlock/unlisted: numbers without names), the time that a call took (x-mcpax-latency-ms, 7.2), and the mark of a
@@ -185,15 +186,15 @@ def read_below(meta: Mapping[str, Raw], offer: Offer) -> ItemMetadata:
     )
 
 
-def at_its_strictest(capability: Capability, annotations: object) -> Capability:
-    """Return the capability that is assumed for a tool of a registrant that proved no authority: the strictest one that
-    agrees with the declaration (9.1, ours).
+def at_its_strictest(capability: Capability, annotations: object, *, is_flagged: bool = False) -> Capability:
+    """Return the capability that is assumed for a tool of a registrant that proved no authority, or for a tool that an
+    aggregator flags as irreversible: the strictest one that agrees with the declaration (9.1, ours).
 
     What it declares can make a tool stricter, never looser. A tool is read-only only if nothing contradicts that. A
     tool that changes something counts as irreversible and not repeatable, whatever it declares.
     """
     own = annotations if isinstance(annotations, Mapping) else {}
-    if not (capability.mutable or own.get("readOnlyHint") is False or own.get("destructiveHint") is True):
+    if not (is_flagged or capability.mutable or own.get("readOnlyHint") is False or own.get("destructiveHint") is True):
         return capability
     scope = max(capability.auth_scope, AuthScope.WRITE)
     return msgspec.structs.replace(capability, mutable=True, reversible=False, idempotent=False, auth_scope=scope)
@@ -271,21 +272,24 @@ def declared_values(declared: Mapping[str, object], below: Capability, here: Cap
     return values
 
 
-def degraded_meta(meta: Mapping[str, Any], capability: Capability) -> dict[str, Any]:
+def degraded_meta(meta: Mapping[str, Any]) -> dict[str, Any]:
     """Return the `_meta` with which a tool is listed while its server cannot be reached (13.2). It says that the tool
     is degraded.
     """
-    gone = msgspec.structs.replace(capability, availability=Availability.DEGRADED)
-    changed = declared_values(meta.get(DECLARED, {}), capability, gone)
-    annotation = published_annotation(meta[CAPABILITY], gone)
-    return {**meta, CAPABILITY: annotation, **({DECLARED: changed} if changed else {})}
+    members = decode_object(meta[CAPABILITY]) or {}
+    before, gone = _decode(members.get("availability")), Availability.DEGRADED.value
+    if before == gone:
+        return dict(meta)
+    declared = {"availability": before, **meta.get(DECLARED, {})}
+    return {**meta, CAPABILITY: Raw(encode_value({**members, "availability": gone})), DECLARED: declared}
 
 
 def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
     """Return the `_meta` of a tool for clients that do not ask for MCP-AX, without the values that such clients assume
     anyway (3.2).
 
-    It contains only what MCP's hints and defaults do not express.
+    It contains only what MCP's hints and defaults do not express, and what the draft demands of every list: the hops
+    (9.2) and the flag of tools that cannot be undone (11.2).
     """
     usual, members = read_capability(annotations=annotations), decode_object(meta.get(CAPABILITY, b""))
     if members is None or isinstance(usual, InvalidAnnotation):
@@ -297,11 +301,8 @@ def lean_meta(meta: Mapping[str, Any], annotations: object) -> dict[str, Any]:
     differing = {key: raw for key, raw in members.items() if key not in values or values[key] != default[key]}
     if differing:
         lean[CAPABILITY] = differing
-    if meta.get(HOPS, 1) > 1:  # AX-3.2-2: above 1
-        lean[HOPS] = meta[HOPS]
+    lean |= {key: meta[key] for key in (HOPS, SAFETY) if key in meta}  # AX-9.2-2, AX-11.2-1
     is_final = values.get("mutable") is True and values.get("reversible") is False
-    if SAFETY in meta and not is_final:
-        lean[SAFETY] = meta[SAFETY]
     if (GATED in meta) is not is_final:
         lean[GATED] = GATED in meta
     return lean
