@@ -17,7 +17,8 @@ from typing import Final
 from urllib.parse import unquote_to_bytes
 
 from cryptography import x509
-from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from interlock.approvals.trust.registrant import ClientCertificate
@@ -43,7 +44,8 @@ class Certificates:
         self._clock = clock
         self._authorities = _authorities(client_ca)
         self._crl = crl
-        self._lists: tuple[x509.CertificateRevocationList, ...] = ()
+        # With the id of the CA that signed each.
+        self._lists: tuple[tuple[bytes, x509.CertificateRevocationList], ...] = ()
         self._read_as: tuple[int, int] | None = None  # how the file looked when it was read
         self._trouble: str | None = None
         if crl is not None:
@@ -100,8 +102,10 @@ class Certificates:
             names = ()
         except ValueError:
             return _MALFORMED
-        issuer, expires_at = certificate.issuer.public_bytes(), certificate.not_valid_after_utc.timestamp()
-        serial = certificate.serial_number
+        expires_at, serial = certificate.not_valid_after_utc.timestamp(), certificate.serial_number
+        # Two CAs may have the same name, and the list of one says nothing about certificates of the other.
+        issuers = (_authority_id(authority) for authority in self._authorities if _is_issued_by(certificate, authority))
+        issuer = next(issuers, certificate.issuer.public_bytes())
         shown = ClientCertificate(names=names, issuer=issuer, serial=serial, expires_at=expires_at)
         return self._revocation_refusal(shown) or shown
 
@@ -113,7 +117,7 @@ class Certificates:
         except CertificatesInvalid as invalid:
             return self._cannot_tell(str(invalid))
         now = self._now()
-        of_issuer = [revocations for revocations in self._lists if revocations.issuer.public_bytes() == shown.issuer]
+        of_issuer = [revocations for issuer, revocations in self._lists if issuer == shown.issuer]
         if any(revocations.get_revoked_certificate_by_serial_number(shown.serial) for revocations in of_issuer):
             return _REVOKED
         ends = [revocations.next_update_utc for revocations in of_issuer]
@@ -140,11 +144,13 @@ class Certificates:
             if looks == self._read_as:
                 return
             self._read_as, self._lists = None, ()
-            lists = _lists(_text(crl), crl)
-            for revocations in lists:
+            lists = []
+            for revocations in _lists(_text(crl), crl):
                 issuers = [authority for authority in self._authorities if authority.subject == revocations.issuer]
-                if not any(_is_signed_by(revocations, authority) for authority in issuers):
+                signer = next((authority for authority in issuers if _is_signed_by(revocations, authority)), None)
+                if signer is None:
                     raise CertificatesInvalid(f"{crl} (node.crl) holds a list that no CA of node.client_ca has signed")
+                lists.append((_authority_id(signer), revocations))
             self._lists = tuple(lists)
         except OSError as error:
             self._read_as = None
@@ -171,6 +177,20 @@ def _is_signed_by(revocations: x509.CertificateRevocationList, authority: x509.C
         return revocations.is_signature_valid(authority.public_key())  # type: ignore[arg-type]
     except (TypeError, UnsupportedAlgorithm):  # a kind of key that signs no lists
         return False
+
+
+def _is_issued_by(certificate: x509.Certificate, authority: x509.Certificate) -> bool:
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
+        return False
+    return True
+
+
+def _authority_id(authority: x509.Certificate) -> bytes:
+    """Return the name and the key of a CA, which stay the same when its own certificate is renewed."""
+    key = authority.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+    return authority.subject.public_bytes() + key
 
 
 def _authorities(path: Path) -> list[x509.Certificate]:

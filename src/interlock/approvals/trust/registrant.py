@@ -35,7 +35,7 @@ class ClientCertificate(msgspec.Struct, frozen=True, kw_only=True):
     """The facts of a trusted client certificate that its admission and its revocation depend on."""
 
     names: tuple[str, ...]  # its DNS names, as they stand in it
-    issuer: bytes
+    issuer: bytes  # which CA it is, as `Certificates` knows it
     serial: int
     expires_at: float
 
