@@ -259,7 +259,9 @@ class GuardChanges(DecisionReceiver):
         await self._inbox.raise_(draft)
 
     def _params(self) -> bytes:
-        """Return what an approver signs: the lines, and a digest of all values that will then count."""
+        """Return the encoded content of the approval to sign: a line for each value that loosens the guard, and a
+        digest of all values of the configuration.
+        """
         values = fingerprint(signed_values(self._written))
         return msgspec.json.encode(
             {"loosened": limit_lines(self.loosened, LINES_MAX), "configuration": f"sha256:{values}"}

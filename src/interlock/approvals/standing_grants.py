@@ -185,7 +185,9 @@ class StandingGrants:
     # Signing
 
     def question(self, grant: GrantTerms) -> ProofQuestion | Refusal:
-        """Return what a person must sign to make this grant valid, or a refusal if the grant cannot be signed."""
+        """Return the facts that a person's proof must sign to make this grant valid, or a refusal if the grant cannot
+        be signed.
+        """
         try:
             check_grant(grant, self.clock.wall())
         except BadRules as bad:

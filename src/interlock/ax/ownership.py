@@ -117,8 +117,8 @@ def _hash(session_id: str) -> str:
 
 
 class HeldClaim(msgspec.Struct, frozen=True):
-    """Claim, with the session through which it was made. The session is OWN if this aggregator itself made
-    the claim.
+    """A claim to a subserver, with the session through which it arrived. For a claim by this aggregator itself, the
+    session is OWN.
     """
 
     claimed: Claimed

@@ -589,7 +589,7 @@ class Registrar:
         self.audience.notice(notice)
 
     def answer(self, request: Request, peer: Peer, own: str | None = None) -> tuple[bytes, tuple[Event, ...]]:
-        """Answer a request of a subserver: a heartbeat, a deregistration, or a request that is refused.
+        """Answer a heartbeat or a deregistration of a subserver. Refuse any other request.
 
         Return the encoded answer, and the events to handle after it has been sent. `own` is the session of the link on
         which the request arrived, or None if it arrived without a link.

@@ -264,8 +264,8 @@ class Uplink:
         self._log.warning("the parent does not list everything: %s", display_words(text))
 
     def _handle_held(self, message: jsonrpc.Notification) -> None:
-        """Do nothing. The parent says that subservers belong to other aggregators, which does not concern a registrant
-        that is no aggregator; a subclass for aggregators overrides this.
+        """Do nothing when the parent reports that other aggregators have subservers of this node, because only an
+        aggregator has subservers. A subclass for aggregators overrides this.
         """
 
     def _reply(self, message: bytes) -> None:

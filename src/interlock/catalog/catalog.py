@@ -215,10 +215,8 @@ class View:
         return self.prompts.get(encode_value(name))
 
     def find_resource(self, uri: str) -> tuple[Link, str] | list[str]:
-        """Return the server of a resource and the URI at that server.
-
-        If the URI alone is ambiguous, return the candidates instead (MCP-AX 3.1). If there is no such resource, return
-        an empty list.
+        """Return the server of a resource and the URI at that server. If the URI alone is ambiguous, return a list of
+        the resources that it may mean (MCP-AX 3.1); if there is no such resource, return an empty list.
         """
         if self.key.only is not None:
             items = self._open.get(self.key.only)
@@ -462,7 +460,7 @@ _shown: Final = attrgetter("shown")
 
 
 def place_of(item: Route | Place) -> str:
-    """Return the place of an item in the lists, for a cursor."""
+    """Return a text that says where an item is in the lists, for use in a cursor."""
     return f"{item.link.segment}{SEGMENT_END}{item.shown if isinstance(item, Place) else item.qualified}"
 
 

@@ -164,8 +164,8 @@ async def make_link_items(
     checks_for: ChecksFor,
     surfaces: Surfaces,
 ) -> LinkItems | Refusal:
-    """Return the items that a server's lists add to the namespace. If nothing changed, return `old`, no longer
-    degraded.
+    """Build the items that a server's lists add to the namespace, or return a refusal. If nothing changed, return
+    `old`, no longer marked as degraded.
 
     If the list contains names that MCP-AX forbids, return the refusal that ends the session (MCP-AX 4.3).
     """

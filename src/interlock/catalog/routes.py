@@ -226,7 +226,7 @@ class Surface(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 
 class Surfaces:
-    """The names registry, as the catalog uses it. This base class has no verdict on any tool."""
+    """Interface to the verdicts of the names registry about tools. This base class has no verdict on any tool."""
 
     def judge(
         self, segment: str, tool: str, names: tuple[str, ...], item: Item, meta: Item, effort: Effort

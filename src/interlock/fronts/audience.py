@@ -188,8 +188,8 @@ class Audience:
                     member.on_lists_changed(kind)
 
     def metadata_changed(self, kinds: frozenset[str]) -> None:
-        """Tell parent aggregators, but not clients, that the MCP-AX metadata of tools changed. Clients would only lose
-        their prompt cache (6.3, our rule).
+        """Notify parent aggregators that the MCP-AX metadata of tools changed. Clients are not notified, because they
+        would only lose their prompt cache (6.3, our rule).
         """
         self._tell_soon(self._marked, kinds)
 

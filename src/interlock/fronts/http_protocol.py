@@ -346,7 +346,9 @@ class EndpointConnection(HttpToolsProtocol):
         return False
 
     def _upgrade(self, rest: bytes) -> None:
-        """Refuse an upgrade. `rest` is the data that followed the request."""
+        """Refuse to upgrade the connection, because this endpoint supports no upgrade. `rest` is the data after the
+        request.
+        """
         self.refuse(BAD_REQUEST)
 
     def _take_early(self, data: bytes) -> None:

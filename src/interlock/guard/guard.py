@@ -69,8 +69,8 @@ class Guard(Generic[R]):
         self._list([*others, check] if is_included else others)
 
     def watch(self, *, is_needed: bool) -> None:
-        """Set whether a call can be refused by a check that its route does not list. If `is_needed` is true, every call
-        runs through the checks; otherwise a call without listed checks is admitted at once if its link is ready.
+        """Set whether every call has to pass the checks. If not, a call whose route lists no checks is admitted at once
+        while its link is ready.
         """
         self._quick_max = 0 if is_needed else self._calls_max
 

@@ -252,7 +252,9 @@ log = logging.getLogger("interlock.node")
 
 
 class ServerMemory(Generic[Fact]):
-    """Memory of a fact about each server, by its segment, which is kept across restarts."""
+    """Memory of one kind of fact about servers, such as the era, by the segment of the server. It is kept across
+    restarts.
+    """
 
     bucket: ClassVar[str]
     subject: ClassVar[str]  # of log messages, with a place for the name of the server
@@ -579,7 +581,7 @@ class Connector:
             await pipe.cell.open(pipe.child)
 
     async def _greet_served(self, url: str, remembered: Era | None) -> ServerFacts:
-        """Perform the handshake with a child that serves HTTP at `url`.
+        """Perform the handshake with a child process that serves MCP over HTTP at `url`, as soon as the child is ready.
 
         The handshake is repeated, because nothing shows when the child is ready, until it succeeds, the child ends or
         the time for the launch is over. Raise ConnectFailed if it did not succeed.

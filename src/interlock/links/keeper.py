@@ -346,7 +346,7 @@ class Keeper(PassedOnEvents):
         self.link.set_state(LinkState.UNAUTHORISED if unauthorised else state, reason)
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait for the next attempt.
+        """Wait at most `wait_s` seconds before the next attempt to connect, or until the keeper is asked to connect now.
 
         Remove the tools of a degraded link from the catalog when its grace period ends.
         """
@@ -457,7 +457,9 @@ RENEWALS_MAX: Final = 3  # credentials in a row that the server refuses when gre
 
 
 class ServerKeeper(Keeper):
-    """Keeper of a link to an MCP server."""
+    """Keeper of a link to an MCP server: it connects and reconnects the link, lists the server's items, and renews the
+    credential.
+    """
 
     link: ConnectedLink
     closes_holder = True  # whether its token belongs to it alone

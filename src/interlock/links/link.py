@@ -130,7 +130,7 @@ class LinkEvents:
         """Pass on a vendor-specific notification that belongs to no known call."""
 
     def on_announced(self, link: "Link", kind: str, since: float) -> None:
-        """Announce that a list changed, after it has been read again.
+        """Notify clients that a server's list of `kind` changed. The new list has been read already.
 
         `since` is the time at which the server reported the change, in the event loop's time.
         """

@@ -603,8 +603,8 @@ class AutoSharing:
         return self.own
 
     def find_own_of_legacy(self, link: ServerLink, facts: ServerFacts) -> OwnLinks | None:
-        """Return the pool of additional links on which legacy clients are served in their own era by a modern server,
-        or None if there is no need for it.
+        """Return the pool of additional links on which a modern server may serve legacy clients in the legacy era.
+        Return None if such clients use the shared link.
 
         A server that supports MCP-AX handles questions itself. A server with tasks stays with its era, because tasks
         differ between the eras.

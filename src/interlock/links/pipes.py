@@ -263,7 +263,7 @@ class HttpPipe(_NetworkPipe):
 
 
 class _StreamlessSink:
-    """Receiver of the response to a request that is not answered by a stream."""
+    """Base class of receivers of HTTP responses that are no streams. Streamed data is ignored."""
 
     def on_stream(self, status: int, headers: Headers) -> None:
         pass

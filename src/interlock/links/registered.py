@@ -186,7 +186,7 @@ class RegisteredLink(ConnectedLink):
         self._start_release_timer()
 
     def _on_news(self, message: Notification) -> None:
-        """Pass the progress of a call or the state of a task through the rate limit.
+        """Pass a notification about the progress of a call or the state of a task through the rate limit.
 
         Above the rate, only the latest one for each call or task is delivered.
         """

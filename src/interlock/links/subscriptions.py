@@ -307,7 +307,7 @@ class TaskListening:
             self.say()
 
     def say(self) -> None:
-        """Send the listen request again, if the server is connected and any task is followed."""
+        """Send a new `subscriptions/listen` request for all tasks that are followed, if the server is connected."""
         link, old = self._link, self._open
         self._open = None
         if self._ids and link.modern and link.pipe is not None:

@@ -414,7 +414,7 @@ SOURCE_CHARS_MAX: Final = 500
 
 
 class Publisher:
-    """The publisher of the registry in its published forms. It also imports registries that others publish."""
+    """The service that writes the registry in its published forms, and imports the registries that others publish."""
 
     def __init__(self, state: RegistryState, experts: Callable[[], tuple[str, ...]]) -> None:
         """Create the publisher. `experts` returns the names of the people who decide on requests. The names are

@@ -439,8 +439,8 @@ class RemoteConnection(Connected):
 
 
 class RemoteSeats:
-    """The participants that are connected to other replicas of the node, and the requests that replicas send each other
-    about them.
+    """Record of the participants that are connected to other replicas of the node. It also sends requests about them to
+    these replicas, for example to close a connection.
     """
 
     def __init__(self, store: Store, replicas: Replicas, clock: Clock, rooms: Mapping[str, Room]) -> None:
@@ -479,7 +479,7 @@ class RemoteSeats:
     # What this replica holds
 
     def note(self, room: Room, participant: str) -> None:
-        """Update the stored entries for a participant's connections to this replica, so that other replicas see them.
+        """Update the stored entries about a participant's connections to this replica, so that other replicas see them.
         Call this when its connections or its privilege have changed.
         """
         if self._replicas.is_alone or participant == OWN:
@@ -575,7 +575,9 @@ class RemoteSeats:
                 self._known[change.key] = connection
 
     def look_at(self, room: Room) -> None:
-        """Read who is connected through other replicas to a room that this replica has just opened."""
+        """Read from the store which participants are connected to a room through other replicas, because this replica
+        has just opened the room.
+        """
         if self._is_open:
             self._known = {key: remote for key, remote in self._known.items() if not key.startswith(f"{room.topic}\n")}
             self._work.begin(self._read_room(room.topic), "rooms: a room of other replicas")

@@ -625,5 +625,5 @@ def _counted(envelope: Envelope) -> tuple[What, ...]:
 
 
 def _size(envelope: Envelope) -> int:
-    """Return the bytes of an envelope whose length its sender chooses."""
+    """Return how many bytes an envelope has in the members whose length its sender chooses."""
     return len(envelope.payload) + len(envelope.extra) + sum(map(len, envelope.to or ()))

@@ -201,7 +201,9 @@ _FOR_CALLERS: Final = frozenset(("tools",))  # of what it says it has
 
 
 class _EveryTool(Mapping[str, ToolClass]):
-    """A mapping that classes every tool of a participant as irreversible, whatever its annotations say."""
+    """A mapping that gives every tool of a participant the class `irreversible`, whatever the annotations of the tool
+    say.
+    """
 
     def __getitem__(self, name: str) -> ToolClass:
         return "irreversible"
@@ -340,7 +342,9 @@ _NEWER: Final = Manner(capabilities={}, first=Era.MODERN, patience_s=GREET_S)
 
 
 class _Present(Connector):
-    """A connector for a participant that is already present. It starts no process and opens no connection."""
+    """Connector of a link to a participant. It only performs the handshake, because the participant is connected to the
+    room already.
+    """
 
     async def connect(self, start: AsyncExitStack) -> None:
         self._welcome(await greet(self._link, None, self._say_progress, self._parts.manner))
@@ -514,8 +518,8 @@ class RoomLinks:
         return hears and may_answer and seat.participant.id != OWN and self.rooms.may_anyone_join(room)
 
     def is_held(self, room: Room, participant: str, tool: str) -> bool:
-        """Return whether a person must approve calls of this tool of a participant. For an unlisted tool, return
-        whether a person must approve irreversible calls.
+        """Return whether a person must approve calls of a participant's tool. If the tool is not listed, assume that
+        its effect is irreversible.
         """
         if participant == OWN:
             return False  # its own gate sees to it

@@ -365,7 +365,9 @@ class Timeline:
             self._bytes -= self._sizes.popleft()[1]
 
     async def _follow(self, published: Following[Record]) -> None:
-        """Deliver the records of the shared stream in the order that all replicas read (X-10.1-2)."""
+        """Deliver the records of the stream that replicas share. All replicas read them in the same
+        order (X-10.1-2).
+        """
         try:
             async for record in published:
                 try:

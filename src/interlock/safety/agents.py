@@ -67,7 +67,8 @@ class Policies:
         return agent.name in self._own
 
     def counted_as(self, agent: AgentKey) -> AgentKey:
-        """Return the key under which the steps of an agent are counted.
+        """Return the key under which the steps of an agent are counted. It is the agent's own key or one for all agents
+        of its client.
 
         Agents that start without a person, and that the configuration does not name, share one for their client, so
         that another name is no way around the step limit.

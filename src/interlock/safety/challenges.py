@@ -81,8 +81,8 @@ class Challenges:
     def draft(
         self, agent: AgentKey, name: str, *, reason: str, factors: tuple[str, ...], shown: dict[str, Any]
     ) -> Approval:
-        """Return a new verification challenge for an agent, which has an id but no code yet. Operators see it only
-        after `raise_challenge`, with the name of the agent and what is `shown` besides.
+        """Return a new verification challenge for an agent, which has an id but no code yet. Only `raise_challenge`
+        shows it to operators, together with the values in `shown`.
         """
         expires_at = self.clock.wall() + min(self.inbox.rules.expiry_s, EXPIRY_MAX_S)
         more = {"requires": Requires.CODE, "expires_at": expires_at}

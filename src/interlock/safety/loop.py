@@ -611,7 +611,7 @@ class SafetyLoop(DecisionReceiver):
             self._end(execution, _S.CANCELLED, "superseded by another start")
 
     async def _refresh(self, execution: Execution) -> None:
-        """Cancel a pending execution whose start was not approved in time."""
+        """Cancel an execution that waits for the approval of its start, if that approval can no longer be given."""
         if execution.status is _S.PENDING and execution.start_id is not None:
             approval = self.challenges.inbox.get(execution.start_id)
             if approval is None or approval.status not in (Status.PENDING, Status.APPROVED, Status.USED, Status.DONE):

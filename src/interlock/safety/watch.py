@@ -121,7 +121,8 @@ class AgentCheck:
         return self._refuse(call, list(mine), principal)
 
     def _judge(self, execution: Execution, grant: StepGrant, call: Call, names: CallNames) -> Evaluation | None:
-        """Judge a call by its own names and arguments.
+        """Evaluate a call by its names and arguments, after its step was reported. Return None if a person has already
+        approved all of it.
 
         If a person approved its step, only what they were not shown can pause it, and the result is None if they were
         shown all of it. What stops an agent does so in spite of the approval.

@@ -95,7 +95,7 @@ KEYS: Final = BudgetLimits.__struct_fields__
 
 
 class Slice:
-    """Group of calls so close in time that they count as one moment of the one-minute window."""
+    """Group of calls that were made at almost the same time. Their charges leave the window of one minute together."""
 
     __slots__ = ("calls", "ended", "last", "opened")
 

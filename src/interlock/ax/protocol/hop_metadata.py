@@ -135,7 +135,8 @@ _ORDERED: Final = ("latency_class", "availability")  # what the draft itself ord
 
 
 class Offer(msgspec.Struct, frozen=True, kw_only=True):
-    """Properties of a server that apply to all its tools, for example its granted scope and its latency.
+    """Properties that all tools of a server have in common, for example the scope granted to the server and the latency
+    of its link.
 
     The default describes a server from the operator's configuration.
     """

@@ -91,7 +91,7 @@ def follow_name(routed: Routed, *, segment: str, name: str) -> str | Refusal:
 
 
 def follow_uri(routed: Routed, *, segment: str, uri: str) -> str | Refusal:
-    """Return the URI of the resource to which a route leads, as it is known below the receiver.
+    """Return the URI of the resource to which a route leads, in the form that the nodes below the receiver know.
 
     `uri` is the URI in params: the URI below the receiver, the URI at the root, or the server's own URI.
     """

@@ -261,7 +261,9 @@ def _rules(tools: "Sequence[ClassProposal]") -> list[str]:
 
 
 def _ask(invocation: Invocation, name: str, key: KeyChoice) -> None:
-    """Ask about one tool that is withheld or was denied, and show everything that its server declares about it."""
+    """Ask the person at the terminal to decide about one tool that is withheld or was denied, and show everything that
+    the tool's server declares about it.
+    """
     from interlock.approvals.api import DECIDE_APPROVAL, GET_APPROVAL, Approval, DecideApproval
     from interlock.approvals.cli.inbox import CLASSES, draw_preview, is_folded
     from interlock.approvals.cli.signing import prove

@@ -59,7 +59,7 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PublishedEntry(SevenFields, frozen=True, kw_only=True, omit_defaults=True):
-    """An entry in JSON: the seven fields, and what the other forms cannot hold."""
+    """An entry in the published JSON: the seven fields and further values, which the other forms do not contain."""
 
     specification: Revision
     earlier_specifications: tuple[Revision, ...] = ()

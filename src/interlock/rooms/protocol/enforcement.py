@@ -117,7 +117,7 @@ def privilege_refusal(
 
 
 def is_answer(envelope: Envelope, sender: str, request: OpenRequest | None) -> bool:
-    """Return whether an envelope is the response that a request still expects of its sender."""
+    """Return whether an envelope is a response to a request from which a response by this sender is still missing."""
     if envelope.kind != MCP or request is None or not request.awaits(sender):
         return False
     members = _decode_members_or_empty(envelope.payload)

@@ -164,8 +164,8 @@ def is_as_proposed(method: str, params: Raw | None, sent: Fulfilment) -> bool:
 
 
 def read_outcome(payload: bytes, rpc_id: bytes) -> tuple[Move, str] | None:
-    """Decode the reply to the request `rpc_id`. Return how the approval ends, and a text. Return None if the payload is
-    not a reply to that request.
+    """Decode the reply to the request `rpc_id`. Return the move that ends the approval, and a word for the outcome:
+    `ok`, `tool_error` or `error`. Return None if the payload is no reply to that request.
     """
     response = _decode(payload, _Response)
     if response is None or bytes(response.id) != rpc_id or bool(response.result) == bool(response.error):

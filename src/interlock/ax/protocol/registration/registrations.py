@@ -127,8 +127,8 @@ class Liveness:
         return before
 
     def step_due(self, grace_s: float = 0.0) -> LivenessState:
-        """Apply the timed input that was due, for example a missed heartbeat, at the time when it was due. Return the
-        previous state.
+        """Apply the input whose time has come, for example a missed heartbeat, as of the time when it was due. Return
+        the previous state.
         """
         if self.due is None:
             raise Violation(f"nothing is due for a registration that is {self.state.value}")
