@@ -346,7 +346,7 @@ class Keeper(PassedOnEvents):
         self.link.set_state(LinkState.UNAUTHORISED if unauthorised else state, reason)
 
     async def _pause(self, wait_s: float) -> None:
-        """Wait at most `wait_s` seconds before the next attempt to connect, or until the keeper is asked to connect now.
+        """Wait at most `wait_s` seconds before the next attempt to connect, or until the keeper must connect now.
 
         Remove the tools of a degraded link from the catalog when its grace period ends.
         """

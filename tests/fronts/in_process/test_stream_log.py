@@ -34,7 +34,7 @@ def exchange() -> Exchange:
 def unread(log: StreamLog, known: int = 1) -> Transport:
     """A connection by which the stream was taken up, and whose client reads nothing."""
     one = exchange()
-    log.take_up(one, known)
+    log.resume(one, known)
     transport: Transport = one.protocol.transport
     return transport
 
