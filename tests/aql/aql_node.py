@@ -86,8 +86,9 @@ class AqlNode:
         leaf.answer = lambda params: {"structuredContent": {"got": params["arguments"]}, "content": []}
         return leaf
 
-    def modern(self, surface: str = "aql") -> AqlClient:
-        front = self.node.fronts.lines.make(None, surface)
+    def modern(self, surface: str = "aql", only: str | None = None) -> AqlClient:
+        """A client. `only`: the only server that it sees."""
+        front = self.node.fronts.lines.make(only, surface)
         client = Client(front.feed)
         front.connect(cast(Any, client))
         return AqlClient(client)

@@ -117,7 +117,7 @@ class AqlAdapter:
             self._forget_indexes()
             self.tokens.lives = token_lives(plan.aql.danger)
         namespace = self.catalog.namespace
-        key = namespace.view(caller.key).key
+        key = namespace.view(caller.key).key  # AQL-2.3.3-2: an index is not for callers with another view
         cached = self._indexes.get(key)
         if cached is None or cached[0] is not namespace or cached[1] != self._native.version:  # AQL-2.3.3-2
             if len(self._indexes) > INDEXES_MAX:

@@ -462,6 +462,7 @@ class Registrar:
         member.source.close(POLICY, event.reason)
         log.warning("link %s: lost: %s", session.segment, why)
         self._record(session.peer.principal, messages.SUBSERVER_LOST, session.segment, "lost", event.reason)
+        # AX-13.1-1: since is the time of the loss
         since = rfc3339(self.clock.wall() - (self.clock.now() - event.since))
         self.audience.notice(lost_notice(session.segment, event.reason, since, str(uuid.uuid4())))
 

@@ -95,6 +95,7 @@ class Devices:
         Devices with their own registration are not reported to the parents, which notice that the connection has ended.
         """
         if self._current.plan.devices.mode != "on_behalf":
+            # AX-13.1-1: since is the time of the loss
             since = rfc3339(self._connector_parts.clock.wall())
             self._calls.audience.notice(lost_notice(link.segment, link.device.loss, since, str(uuid.uuid4())))
 

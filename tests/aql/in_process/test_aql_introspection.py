@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-from tests.aql.aql_node import TEXT, WRITES, aql_node, received_calls, schema, tool
-from tests.support.frozen_node import in_frozen_time
+from tests.aql.aql_node import TEXT, WRITES, AqlClient, aql_node, received_calls, schema, tool
+from tests.support.frozen_node import in_frozen_time, run_until_idle
 
 from interlock.aql.protocol.model import AqlOperation, Category
 from interlock.aql.protocol.search import SearchIndex, term_weights
@@ -303,6 +303,33 @@ async def test_a_large_catalogue_is_read_by_pages_and_by_words(tmp_path: Path) -
         calls.native_operations.add(native, cast(Any, None))
         found = (await here.modern().introspect(query="operations", search="zebra"))["operations"]
         assert {one["name"] for one in found} == {"docs__zebra_crossing", "get_zebra"}
+
+
+@pytest.mark.req("AQL-2.3.3-2")
+@in_frozen_time
+async def test_what_a_session_has_introspected_reaches_no_other_session(tmp_path: Path) -> None:
+    async with aql_node(tmp_path) as here:
+        leaf = await here.leaf("docs", tools=[tool("list_pages", inputSchema=schema())])
+        await here.leaf("wiki", tools=[tool("list_topics")])
+
+        async def operations(client: AqlClient) -> set[str]:
+            listed = await client.introspect(query="operations")
+            return {entry["name"] for entry in listed["operations"] if "__" in entry["name"]}
+
+        docs, wiki, all_servers = here.modern(only="docs"), here.modern(only="wiki"), here.modern()
+        for _ in range(2):  # the second time from what is cached
+            assert await operations(docs) == {"docs__list_pages"}
+            assert await operations(wiki) == {"wiki__list_topics"}
+            assert await operations(all_servers) == {"docs__list_pages", "wiki__list_topics"}
+        for client, hidden in ((docs, "wiki__list_topics"), (wiki, "docs__list_pages")):
+            assert await client.introspect(query="operations", name=hidden) == {"operation": None}
+            assert (await client.do(hidden))["error"]["code"] == "NOT_FOUND_OPERATION"
+        leaf.tools = [tool("list_books")]
+        leaf.notify("notifications/tools/list_changed")
+        await run_until_idle()
+        for client in (here.modern(only="docs"), docs):
+            assert await operations(client) == {"docs__list_books"}
+        assert await operations(here.modern(only="wiki")) == {"wiki__list_topics"}
 
 
 @pytest.mark.req("AQL-X-5")

@@ -22,10 +22,12 @@ from tests.support.frozen_node import (
     run_until_idle,
     tool,
 )
+from tests.support.frozen_time import FrozenClock, FrozenLoop
 
 from interlock.ax.ownership import Leases
 from interlock.ax.parts import AxParts
 from interlock.ax.protocol.registration.registrations import LivenessState
+from interlock.core.clock import rfc3339
 from interlock.core.store_backends import build_store
 from interlock.store.ports import Store
 
@@ -152,6 +154,30 @@ async def test_two_missed_beats_end_nothing_and_only_a_silent_subserver_is_refus
         await advance_time(0.2)
         assert [one["reason"] for one in client.heard(LOST)] == ["heartbeat_timeout"]
         assert leaf.closed == (1008, "heartbeat_timeout")
+
+
+@pytest.mark.req("AX-13.1-1")
+@pytest.mark.parametrize("reason", ["connection_lost", "heartbeat_timeout"])
+@in_frozen_time
+async def test_since_is_the_time_of_the_loss_and_not_that_of_the_notice(tmp_path: Path, reason: str) -> None:
+    loop = asyncio.get_running_loop()
+    assert isinstance(loop, FrozenLoop)
+    async with frozen_node(tmp_path) as node:
+        leaf = await node.leaf("bench", tools=[tool("read")], heartbeat_interval_ms=5000).joined()
+        client, clock = await watching(node), FrozenClock()
+        registered = clock.wall()
+        if reason == "connection_lost":
+            await advance_time(3.0)
+            leaf.cut()
+            lost = registered + 3.0
+            await run_until_idle()
+        else:
+            loop.moved += 40.0  # the node did not run for so long
+            lost = registered + 15.0  # three missed heartbeats
+            await run_until_idle()
+        await advance_time(60.0)
+        (notice,) = client.heard(LOST)
+        assert (notice["reason"], notice["since"]) == (reason, rfc3339(lost))
 
 
 @pytest.mark.req("AX-13.1-1", "AX-12-6")

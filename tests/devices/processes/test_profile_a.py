@@ -11,6 +11,7 @@ import sys
 import termios
 import time
 from collections.abc import Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import IO
 
@@ -178,6 +179,7 @@ async def test_a_lost_device_is_reported_once_and_an_undescribed_device_is_not(p
     try:
         await asyncio.to_thread(place.node.wait_link, "brief", {"state": "ready"}, 10.0)
         async with hearing(place.node, KNOWS_AX) as heard:
+            begun = time.time()
             if reason == "connection_lost":
                 line.unplug()
             else:
@@ -185,6 +187,8 @@ async def test_a_lost_device_is_reported_once_and_an_undescribed_device_is_not(p
             lost = (await told(heard, LOST))["params"]
             assert (lost["segment"], lost["reason"]) == ("brief", reason)
             assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", lost["since"])
+            since = datetime.fromisoformat(lost["since"]).timestamp()
+            assert int(begun) <= since <= time.time()
             line.reply = line.answers
             if reason == "connection_lost":
                 line.plug()

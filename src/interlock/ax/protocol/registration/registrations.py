@@ -600,7 +600,7 @@ class Registrations:
         self._drop_below(seat)
         del self._by_session[seat.session.session_id]
         self._schedule(seat)
-        return Lost(session=seat.session, reason=reason, since=seat.liveness.since)
+        return Lost(session=seat.session, reason=reason, since=seat.liveness.since)  # AX-13.1-1
 
     def _leave(self, seat: _Seat, reason: EndReason, now: float, *, retaken: bool = False) -> list[Event]:
         """End the session of a registration and free its segment. Return the resulting events.
