@@ -349,10 +349,12 @@ class Call(msgspec.Struct, eq=False):
                 elif self.caller.hop is None:  # links to AX peers keep the numbers of the leaf, and the draft's
                     error = results.error_to_modern(response.error)
             elif mine is Era.MODERN and self.caller.hop is None:
-                below = self.link is not None and self.link.offer.is_aggregator  # behind which a leaf may be of any era
+                # Behind an aggregator, a leaf may be of any era.
+                below = self.link is not None and self.link.offer.is_aggregator
                 to_modern = results.error_to_modern if below else results.find_modern_error
                 error = to_modern(response.error) or error
-            status = _status(error) if mine is Era.MODERN else 200
+            below = self.link is not None and self.link.offer.is_aggregator
+            status = _status(error, is_of_node=below) if mine is Era.MODERN else 200
             self._end(codec.encode_error(self.client_id, error), Outcome.ERROR, status)
             return
         result, text = response.result, response.text or bytes(response.result)
@@ -601,16 +603,19 @@ def passes_level(params: Raw, level: str | None) -> bool:
     return LOG_RANK.get(message_level or "", 0) >= LOG_RANK.get(level or "debug", 0)
 
 
-def _status(error: bytes) -> int:
-    """Return the HTTP status for an encoded error that answers a modern client. For an unknown tool this is 200,
-    because MCP reserves 404 for unknown methods.
+def _status(error: bytes, *, is_of_node: bool) -> int:
+    """Return the HTTP status for an encoded error that answers a modern client: the status of a direct connection.
+
+    If a node below says that a tool is unknown, this is 200, because MCP reserves 404 for unknown methods.
     """
     try:
         code = codec.decode_value(error)["code"]
     except (codec.CodecError, KeyError, TypeError):
         return 200
     error_code = find_code(code)
-    return FORMS[error_code].mcp_status if error_code is not None and error_code != METHOD_NOT_FOUND else 200
+    if error_code is None or (is_of_node and error_code == METHOD_NOT_FOUND):
+        return 200
+    return FORMS[error_code].mcp_status
 
 
 def _is_error(result: Raw) -> bool:
