@@ -337,6 +337,24 @@ async def test_uvx_fills_its_cache_when_installing_and_is_offline_when_run(
     assert done.writes == (Path(cache),)
 
 
+@pytest.mark.req("AIP-server-11", "AIP-30.install-6")
+async def test_uvx_fills_no_cache_that_a_server_could_have_written_into(
+    wheel_folder: WheelFolder, tmp_path: Path
+) -> None:
+    wheel_folder.put("my-tool", "1.0.0", ("my-tool",))
+    seen = tmp_path / "seen"
+    uvx = program(tmp_path / "bin" / "uvx", f"#!/bin/sh\nls \"$UV_CACHE_DIR\" >> '{seen}'\n")
+    place = Place(tmp_path, wheel_folder.env | {"PATH": f"{uvx.parent}:/usr/bin:/bin"})
+    before = await place.done(pypi_driver("my-tool", runner="uvx"))
+    for folder in before.writes:
+        (folder / "planted.pth").write_text("import os")
+    wheel_folder.put("my-tool", "1.1.0", ("my-tool",))
+    after = await place.done(pypi_driver("my-tool==1.1.0", runner="uvx"))
+    assert after.version == "1.1.0"
+    assert seen.read_text() == ""
+    assert not set(before.writes) & set(after.writes)
+
+
 @pytest.mark.req("AIP-server-1")
 @pytest.mark.parametrize("path", ["./bin/server", "bin/server", "../../shared/server"])
 async def test_a_relative_path_is_found_from_the_drivers_folder(tmp_path: Path, path: str) -> None:

@@ -600,8 +600,8 @@ def _read_bounded(path: Path, text: str) -> bytes:
 
 
 # Python packages kept by uv or pipx, where a driver asks for one of them by name. uvx keeps its packages in a cache of
-# the driver's own, which it also writes to when it starts a program; pipx leaves a virtual environment, which is run
-# without pipx.
+# this version of the driver's package, which it also writes to when it starts a program; pipx leaves a virtual
+# environment, which is run without pipx.
 
 _WHERE: Final = {"uvx": "install uv (docs.astral.sh/uv), which brings uvx", "pipx": "install pipx (pipx.pypa.io)"}
 
@@ -628,12 +628,15 @@ class PythonRunners:
 
     async def keep_with_uvx(self, pins: Pins, package: str, entry: str, beside: Sequence[str] = ()) -> Runner:
         uvx = self._tool("uvx")
-        cache = self._root / "uv-cache"
-        cache.mkdir(parents=True, exist_ok=True)
+        # Each version has a new cache: uvx runs without a sandbox while it fills one, and the server of another version
+        # could have written into its own.
+        cache = self._root / f"uv-cache-{Path(pins.folder).name}"
         env = {"UV_CACHE_DIR": str(cache)}
         source = ("--from", f"{package}=={pins.version}", *(word for each in beside for word in ("--with", each)))
-        filled = self._root / f"uv-{Path(pins.folder).name}"
+        filled = self._root / f"uv-filled-{Path(pins.folder).name}"
         if not filled.exists():
+            await asyncio.to_thread(shutil.rmtree, cache, ignore_errors=True)
+            cache.mkdir(parents=True)
             self._installer.progress(f"filling the cache of uvx with {package} {pins.version}")
             builds = () if self._installer.source_builds else ("--no-build",)
             # The interpreter of the new environment ends at once: the server itself is not started to fill a cache.
