@@ -195,7 +195,9 @@ class ParticipantConnection(Connected):
         if settings.v0_clients == "refuse":
             self.close(POLICY, "this room takes no clients of mcp-x/v0; connect with ?protocol=mcpx/v0.1")
             return False
-        if (privilege := settings.find_v0_privilege(self.source)) is not None:
+        # An admin may have decided about the participant while it was silent.
+        origin = self.source if self._room.granted(self.participant) is None else "grant"
+        if (privilege := settings.find_v0_privilege(origin)) is not None:
             self._room.set_privilege(self.participant, privilege, GATEWAY)
         return True
 
