@@ -24,7 +24,7 @@ step of each path is looked up on the disk.
 import functools
 import itertools
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Any, Final
 
@@ -52,7 +52,7 @@ _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")  # apiKey, API
 BAGGAGE: Final = "baggage"
 BAGGAGE_CHARS_MAX: Final = 8192  # W3C Baggage, 3.3.2
 # The name of a member, its value, and its properties after semicolons (W3C Baggage, 3.3.1).
-_BAGGAGE_MEMBER: Final = re.compile(r"[ \t]*([!#$%&'*+.^_`|~0-9A-Za-z-]+)[ \t]*=[!-+\--~ \t]*")
+_BAGGAGE_MEMBER: Final = re.compile(r"[ \t]*[!#$%&'*+.^_`|~0-9A-Za-z-]+[ \t]*=[!-+\--~ \t]*")
 _REMEMBERED_CHARS_MAX: Final = 256  # a client writes the keys; longer ones are judged anew each time
 RAW_EMPTY: Final = Raw(b"{}")
 RAW_MODERN: Final = Raw(b'"%b"' % methods.LATEST_MODERN.encode())
@@ -118,12 +118,24 @@ def crossing_keys(meta: dict[str, Raw], *, vendor: bool) -> dict[str, Raw]:
 
 
 def is_passing_baggage(value: Raw) -> bool:
-    """Return whether a value is W3C Baggage, and no name in it means a credential or a claim of MCP-AX (AX-1.1-7)."""
+    """Return whether a value is W3C Baggage, and no name of a member or property means a credential or a claim of
+    MCP-AX (AX-1.1-7).
+    """
     text = find_string(value) if len(value) <= BAGGAGE_CHARS_MAX else None
     if not text:
         return False
     members = [_BAGGAGE_MEMBER.fullmatch(member) for member in text.split(",")]
-    return all(member is not None and fate(member[1]) in (Fate.VENDOR, Fate.PASS) for member in members)
+    return all(member is not None and all(map(_is_passing_name, _baggage_names(member[0]))) for member in members)
+
+
+def _baggage_names(member: str) -> Iterator[str]:
+    """Yield the name of a member of W3C Baggage and the names of its properties."""
+    for part in member.split(";"):
+        yield part.partition("=")[0].strip()
+
+
+def _is_passing_name(name: str) -> bool:
+    return fate(name) in (Fate.VENDOR, Fate.PASS)
 
 
 def stamp_modern(
