@@ -60,8 +60,9 @@ class GuardedStart(msgspec.Struct, frozen=True, kw_only=True):
         """
         lines = [f"data: {self.data} -> {other.data}"] if self.node != other.node else []
         lines += self.store_differences(plan)
-        if not lines and not other.keys:
-            lines.append(f"store: an approver -> none, in {other.data}")
+        # Approvers stay on record, so the store of the same node has at least one of them.
+        if not lines and set(self.keys).isdisjoint(other.keys):
+            lines.append(f"store: an approver -> {'other approvers' if other.keys else 'none'}, in {other.data}")
         return tuple(lines)
 
 
@@ -162,13 +163,14 @@ async def remember_start(start: GuardedStart, files: Iterable[Path], local: KeyV
             return
 
 
-async def forget_start(files: Iterable[Path], local: KeyValue) -> None:
-    """Remove the records of earlier starts, because a person has accepted a different start. Raise StoreError if that
-    fails.
+async def forget_start(conflict: StartConflict, local: KeyValue) -> None:
+    """Remove the record of an earlier start, after a person with a key of this record has accepted another start. The
+    other records stay: they may name the approvers of a different node. Raise StoreError if that fails.
     """
-    for file in files:
-        record_of(file).unlink(missing_ok=True)
-    await local.delete(BUCKET, KEY)
+    if conflict.record is None:
+        await local.delete(BUCKET, KEY)
+    else:
+        conflict.record.unlink(missing_ok=True)
 
 
 def record_of(file: Path) -> Path:

@@ -149,6 +149,40 @@ def test_the_key_of_an_approver_lets_another_node_start_and_no_other_key_does(pr
 
 
 @pytest.mark.req("AX-11.N-11")
+def test_the_key_for_one_record_does_not_remove_the_record_of_another_node(project: Project) -> None:
+    project.with_approver()
+    ada, project.anchor = project.anchor, project.make_key("eve")
+    flags = ("--data", str(project.home / "eves"))
+    project.write(None)
+    project.start(*flags)  # eve's node, with a record in its data folder
+    project.anchor = ada
+    # Both records differ from what would start: the one in the folder by the store, and the one of the file.
+    project.write("eves", '[store]\nbackend = "nats"\nnats_url = ["nats://127.0.0.1:9"]\n')
+    keys = project.home / ".config" / "interlock" / "keys"
+    for path in keys.glob("ada*"):
+        path.unlink()
+    refused = project.interlock("serve", "--accept-configuration", **PASSPHRASE)
+    assert (refused.code, len(project.records)) == (1, 1), refused.err
+    assert "is enrolled as an approver" in refused.err
+    project.write("eves")
+    project.refused()
+
+
+@pytest.mark.req("AX-11.N-11")
+def test_a_store_with_other_approvers_is_refused_also_with_the_identity_of_the_node(project: Project) -> None:
+    project.with_approver()
+    ada, project.anchor = project.anchor, project.make_key("eve")
+    flags = ("--data", str(project.home / "eves"))
+    (project.home / "eves").mkdir(mode=0o700)
+    shutil.copy(project.home / "own" / "identity.json", project.home / "eves")
+    project.write(None)
+    project.start(*flags)
+    project.anchor = f"{ada}{project.anchor}"
+    project.write("eves", mode="open")
+    assert "an approver -> other approvers" in project.refused().err
+
+
+@pytest.mark.req("AX-11.N-11")
 def test_init_enrols_no_one_in_the_place_of_another_node(project: Project) -> None:
     project.with_approver().write("another")
     refused = project.interlock("init", **PASSPHRASE)

@@ -42,11 +42,12 @@ def accept_configuration(invocation: Invocation, loaded: Loaded) -> None:
     if answers(str(plan.data / "run" / "admin.sock")):
         raise Refused("node_running", "a node runs with this data folder", hint=_INBOX)
     try:
-        conflict = asyncio.run(find_start_conflict(loaded, Clock()))
-        if conflict is not None:
-            _accept_start(invocation, loaded, conflict)
+        is_other_node, opened_key = False, ("", "")
+        # AX-11.N-11: each record needs a key of its own approvers
+        while (conflict := asyncio.run(find_start_conflict(loaded, Clock()))) is not None:
+            opened_key, is_other_node = _accept_start(invocation, loaded, conflict, opened_key), True
         lines, prints = asyncio.run(_find_loosening(plan))
-        if not lines and conflict is not None:
+        if not lines and is_other_node:
             return
         if not lines:
             invocation.out.remark("the configuration loosens nothing that was signed; there is nothing to accept")
@@ -72,9 +73,15 @@ async def _find_loosening(plan: Plan) -> tuple[tuple[str, ...], frozenset[str]]:
         await anchors.close()
 
 
-def _accept_start(invocation: Invocation, loaded: Loaded, conflict: StartConflict) -> None:
-    """Show that the configuration belongs to a different node. Let it start this node after an approver of the other
-    node has opened a key. Raise Refused if there is no such key on this machine.
+def _accept_start(
+    invocation: Invocation, loaded: Loaded, conflict: StartConflict, opened_key: tuple[str, str]
+) -> tuple[str, str]:
+    """Show that the configuration belongs to a different node. Remove the record that says so after an approver of the
+    other node has opened a key. Return the name and the thumbprint of this key. Raise Refused if there is no such key
+    on this machine.
+
+    `opened_key` is the key that was opened for the last record. If it is one for this record too, it is not asked for
+    again.
     """
     out = invocation.out
     out.remark("the configuration belongs to another node; what was signed there would not be held back:")
@@ -83,9 +90,12 @@ def _accept_start(invocation: Invocation, loaded: Loaded, conflict: StartConflic
     hint = "start with the data folder and store of that node"
     if conflict.record is not None:
         hint += f"; if no key of its approvers is left, remove {conflict.record}"
-    name, key_print = _open_key(frozenset(conflict.keys), hint)
+    name, key_print = opened_key
+    if key_print not in conflict.keys:
+        name, key_print = _open_key(frozenset(conflict.keys), hint)
     asyncio.run(_forget_start(loaded, conflict, name, key_print))
     out.remark(f"accepted with the key {name}; the audit log says so")
+    return name, key_print
 
 
 async def _forget_start(loaded: Loaded, conflict: StartConflict, name: str, key_print: str) -> None:
@@ -105,7 +115,7 @@ async def _forget_start(loaded: Loaded, conflict: StartConflict, name: str, key_
             lines=conflict.lines,
         )
         await Recorder(audit).append_now(record)
-        await forget_start(loaded.guarded, own.kv)
+        await forget_start(conflict, own.kv)
 
 
 def _open_key(prints: frozenset[str], hint: str) -> tuple[str, str]:
