@@ -30,7 +30,6 @@ UNREADABLE: Final = (
     b'aggregator may say: a name in it has half a surrogate pair, or it is nested too deeply."}],"isError":true}'
 )
 _search_escaped_letter = re.compile(rb"\\u00[2-7]").search
-_NAMES: Final = (b"x-mcpax-", b"dev.interlock", DIGEST_MARK)  # of RESERVED without the slash, which may be escaped
 
 
 def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes:
@@ -42,7 +41,13 @@ def without_claims(result: Raw | bytes, *, is_aggregator: bool = False) -> bytes
     by the client, is replaced completely.
     """
     written = bytes(result)
-    if not any(name in written for name in _NAMES) and _search_escaped_letter(written) is None:
+    # `find` takes a third of the time of `in`, which first takes what it looks for as a number.
+    if (
+        written.find(b"x-mcpax-") < 0
+        and written.find(b"dev.interlock") < 0  # without the slash, which may be escaped
+        and written.find(DIGEST_MARK) < 0
+        and _search_escaped_letter(written) is None
+    ):
         return written
     try:
         members = _find_members(written)
