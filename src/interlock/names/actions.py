@@ -413,6 +413,9 @@ def name_verification(entry: RegistryEntry | None, name: str, tool: Mapping[str,
 SOURCE_CHARS_MAX: Final = 500
 
 
+COMPARED: Final = "a registry that is only compared judges no tool, so it cannot be trusted"
+
+
 class Publisher:
     """The service that writes the registry in its published forms, and imports the registries that others publish."""
 
@@ -437,13 +440,21 @@ class Publisher:
         return cached[1]
 
     async def import_(
-        self, by: str, data: bytes, source: str, *, is_trusted: bool, pin: str = ""
+        self,
+        by: str,
+        data: bytes,
+        source: str,
+        *,
+        is_trusted: bool,
+        is_beside: bool = False,
+        pin: str = "",
     ) -> tuple[int, SourceRegistry]:
         """Import the entries of another registry. They are read-only and replace earlier entries of the same source.
 
-        `is_trusted` says whether tools that differ from these entries may be refused. `pin` is the digest that the
-        document must have, or empty. Return the number of entries, and the source. Raise Refused if the document is not
-        accepted, and StoreError if the entries cannot be stored.
+        `is_trusted` says whether tools that differ from these entries may be refused. With `is_beside`, the entries are
+        kept for comparison only: they are no entries of this registry, so no name can be taken. `pin` is the digest
+        that the document must have, or empty. Return the number of entries, and the source. Raise Refused if the
+        document is not accepted, and StoreError if the entries cannot be stored.
         """
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         if pin and pin != digest:
@@ -454,7 +465,26 @@ class Publisher:
             entries = read_published_untrusted(data)
         except BadDocument as bad:
             raise Refused("bad_document", str(bad)) from None
+        if is_beside and is_trusted:
+            raise Refused("not_trusted", COMPARED)
         state = self._state
+        own_names = {each.surface_name for each in entries}
+
+        def decide_beside(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
+            imported = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_beside=True)
+            step = partial(RegistryStep, at=state.now, by=by, what="import", reason=f"compared with {source}")
+            steps = [step(subject=source, source=imported)]
+            for old in registry.entries.values():
+                if old.source == source:
+                    steps.append(step(subject=old.surface_name, entry=old, is_removed=True))
+            others = registry.beside.get(source, {})
+            for name in sorted(others.keys() - own_names):
+                steps.append(step(subject=name, beside=others[name], is_removed=True))
+            for entry in entries:
+                new = replace(entry, source=source)
+                if others.get(entry.surface_name) != new:
+                    steps.append(step(subject=entry.surface_name, beside=new))
+            return RegistryChange(tuple(steps), imported)
 
         def decide(registry: NamesRegistry) -> RegistryChange[SourceRegistry]:
             # A name is taken if it is registered here or was imported from another source. An equal entry that is
@@ -472,9 +502,8 @@ class Publisher:
             imported = SourceRegistry(url=source, digest=digest, imported_on=state.today, is_trusted=is_trusted)
             step = partial(RegistryStep, at=state.now, by=by, what="import")
             steps = [step(subject=source, source=imported)]
-            names = {each.surface_name for each in entries}
             for old in registry.entries.values():
-                if old.source == source and old.surface_name not in names:
+                if old.source == source and old.surface_name not in own_names:
                     steps.append(step(subject=old.surface_name, entry=old, is_removed=True))
             for entry in entries:
                 new = replace(entry, source=source)  # REG-9-4
@@ -483,7 +512,7 @@ class Publisher:
                     steps.append(step(subject=entry.surface_name, entry=new))
             return RegistryChange(tuple(steps), imported)
 
-        return len(entries), await state.change(decide)
+        return len(entries), await state.change(decide_beside if is_beside else decide)
 
     @changes_registry
     def trust(
@@ -493,6 +522,8 @@ class Publisher:
         current = registry.sources.get(source)
         if current is None:
             raise NotFound("source", source, list(registry.sources))
+        if current.is_beside and is_trusted:
+            raise Refused("not_trusted", COMPARED)
         changed = replace(current, is_trusted=is_trusted)
         what = "trust" if is_trusted else "distrust"
         step = RegistryStep(at=self._state.now, by=by, what=what, subject=source, source=changed)

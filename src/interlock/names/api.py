@@ -24,6 +24,7 @@ class NameSummary(Struct, frozen=True, kw_only=True):
         status: Active, Provisional, Deprecated or Withdrawn.
         first_registered: On which day.
         source: Where it was imported from; empty: registered here.
+        origin: Where it comes from, in words: the initial contents of a draft, a registry, or registered here.
         is_trusted: Whether a mismatch with it may be enforced.
         is_overdue: Whether its review is late.
         public_confirmed_on: When it was last confirmed to be public.
@@ -40,12 +41,45 @@ class NameSummary(Struct, frozen=True, kw_only=True):
     status: str
     first_registered: str
     source: str
+    origin: str
     is_trusted: bool
     is_overdue: bool
     public_confirmed_on: str | None
     is_unconfirmed: bool
     servers: tuple[str, ...]
     calls: int | None
+
+
+class ComparedRegistry(Struct, frozen=True, kw_only=True):
+    """A registry that was imported to be compared with this one, and that changes nothing here.
+
+    Members:
+        source: Where it was imported from.
+        imported_on: On which day.
+        entries: How many it has.
+        differing: How many of them are missing or different here.
+    """
+
+    source: str
+    imported_on: str
+    entries: int
+    differing: int
+
+
+class NameComparison(Struct, frozen=True, kw_only=True):
+    """The differences between this registry and one that is only compared, about a name.
+
+    Members:
+        source: Where it was imported from.
+        imported_on: On which day.
+        status: The status that the name has there; null: no entry there.
+        differences: Each difference in words; none: the same.
+    """
+
+    source: str
+    imported_on: str
+    status: str | None
+    differences: tuple[str, ...]
 
 
 class Names(Struct, frozen=True, kw_only=True):
@@ -57,6 +91,7 @@ class Names(Struct, frozen=True, kw_only=True):
         matching: How many fit what was asked for.
         overdue: How many provisional entries wait for a late review.
         unconfirmed: How many public entries were not confirmed for 90 days.
+        compared: The registries that are only compared with this one.
         trouble: Why the registry cannot be used.
     """
 
@@ -65,6 +100,7 @@ class Names(Struct, frozen=True, kw_only=True):
     matching: int
     overdue: int
     unconfirmed: int
+    compared: tuple[ComparedRegistry, ...]
     trouble: str | None
 
 
@@ -74,6 +110,8 @@ class NameDetails(Struct, frozen=True, kw_only=True):
     Members:
         surface_name: The name.
         entry: The entry as the published JSON has it; null: there is none.
+        origin: Where it comes from, in words; null: there is no entry.
+        comparisons: What the registries that are only compared say of the name.
         requests: The requests about it, oldest first.
         implementations: Its declared implementations.
         log: Every step about it, oldest first, where that was asked for.
@@ -81,6 +119,8 @@ class NameDetails(Struct, frozen=True, kw_only=True):
 
     surface_name: str
     entry: Raw
+    origin: str | None
+    comparisons: tuple[NameComparison, ...]
     requests: tuple[Raw, ...]
     implementations: tuple[Raw, ...]
     log: tuple[Raw, ...]

@@ -192,6 +192,7 @@ def list_names(invocation: Invocation, *, public: Public = False, status: OfStat
                 *(["review overdue"] if entry.is_overdue else []),
                 *(["confirm it"] if entry.is_unconfirmed else []),
                 *([f"from {entry.source}" + ("" if entry.is_trusted else ", not trusted")] if entry.source else []),
+                *([entry.origin] if entry.origin.endswith(", initial contents") else []),
             ]
             described = (entry.authentication_scope, entry.change_controller, entry.first_registered)
             audited = (entry.public_confirmed_on or "never", ", ".join(entry.servers) or "none", str(entry.calls))
@@ -200,6 +201,9 @@ def list_names(invocation: Invocation, *, public: Public = False, status: OfStat
         out.draw_table(f"NAME|STATUS||{heads}", rows, shrink={4: 8} if public else {3: 8, 4: 8, 2: 14})
         if not listed.names:
             out.remark("no name fits")
+        for other in listed.compared:
+            differing = f"{other.differing} of {other.entries} entries of {other.source} differ"
+            out.remark(f"{differing}: interlock names show NAME says how")
         if listed.trouble is not None:
             out.remark(f"the registry cannot be used: {listed.trouble}")
     if listed.overdue:
@@ -229,10 +233,15 @@ def show(invocation: Invocation, name: Name, *, log: Annotated[bool, option("--l
     else:
         specification = entry.pop("specification")
         earlier = entry.pop("earlier_specifications", [])
+        out.line(f"{'comes from':24}{shown['origin']}")
         for key, value in entry.items():
             out.line(f"{key.replace('_', ' '):24}{value!s}")
         out.line(f"{'revision':24}{specification['revision']} of {specification['registered']}, {len(earlier)} before")
         out.line(f"{'schemas':24}{specification.get('argument_digest', 'not known')}")
+    for comparison in shown["comparisons"]:
+        out.line(f"compared with {comparison['source']}, imported on {comparison['imported_on']}:")
+        for difference in comparison["differences"] or ["no difference"]:
+            out.line(f"  {difference}")
     for request in shown["requests"]:
         reason = request.get("reason", "")
         out.line(f"{request['filed_on']}  {request['kind']} {request['id'][:8]} {request['state']}  {reason}")
@@ -661,26 +670,36 @@ def import_registry(
     *,
     source: Annotated[str | None, option("--source", "Where it comes from.", "URL")] = None,
     trusted: Annotated[bool, option("--trusted", "Enforce its entries instead of only warning.")] = False,
+    beside: Annotated[bool, option("--beside", "Only compare: names show says where it differs.")] = False,
     pin: Annotated[str, option("--pin", "The digest that it must have.", "DIGEST")] = "",
 ) -> None:
     """Import another registry, read-only here. Needs no running node and no network.
 
     Examples:
         interlock names import names.json --source https://example.org
+        interlock names import later.csv --source draft-x-y-02 --beside
     """
     from interlock.names.actions import Publisher
     from interlock.names.protocol.publication import DOCUMENT_BYTES_MAX
 
     _require_local(invocation, "a registry is imported on the node's own machine")
     data, named_source = _read_file(document, DOCUMENT_BYTES_MAX), source or str(document)
-    entries, imported = _change_stored_names(
-        invocation,
-        lambda state: Publisher(state, tuple).import_("local", data, named_source, is_trusted=trusted, pin=pin),
-    )
+    try:
+        entries, imported = _change_stored_names(
+            invocation,
+            lambda state: Publisher(state, tuple).import_(
+                "local", data, named_source, is_trusted=trusted, is_beside=beside, pin=pin
+            ),
+        )
+    except Refused as refused:
+        if refused.code != "name_taken":
+            raise
+        raise refused.with_hint("--beside imports it for comparison only") from None
     if invocation.out.as_json:
         invocation.out.raw_json(msgspec.json.encode({"entries": entries, "source": imported}))
         return
     trust = "trusted" if imported.is_trusted else "not trusted: it warns, and refuses nothing"
+    trust = "only compared: interlock names show NAME says where it differs" if imported.is_beside else trust
     invocation.out.line(f"imported: {entries} entries from {imported.url} ({trust})")
     invocation.out.line(f"digest:   {imported.digest}")
 

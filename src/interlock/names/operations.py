@@ -24,6 +24,7 @@ from interlock.core.views import view_of
 from interlock.mcp.methods import TOOLS_CALL
 from interlock.names import api
 from interlock.names.actions import name_check, name_verification, outcome_document
+from interlock.names.protocol.comparison import compare_name, count_differing, origin
 from interlock.names.protocol.entry import PUBLIC, RegistryEntry
 from interlock.names.protocol.judgement import SchemaPair
 from interlock.names.protocol.publication import MEDIA_TYPES, Form, is_overdue, published_entry
@@ -146,6 +147,15 @@ class NameOperations:
             matching=len(entries),
             overdue=due.overdue,
             unconfirmed=due.unconfirmed,
+            compared=tuple(
+                api.ComparedRegistry(
+                    source=url,
+                    imported_on=registry.sources[url].imported_on,
+                    entries=len(others),
+                    differing=count_differing(registry.entries, others),
+                )
+                for url, others in registry.beside.items()
+            ),
             trouble=self._state.trouble,
         )
 
@@ -165,9 +175,11 @@ class NameOperations:
         return api.NameDetails(
             surface_name=name,
             entry=NONE if entry is None else _raw(published_entry(entry, self._state.today)),
+            origin=None if entry is None else origin(registry, entry),
+            comparisons=tuple(view_of(api.NameComparison, each) for each in compare_name(registry, name)),
             requests=tuple(_raw(replace(record, proposal=None)) for record in requests),
             implementations=tuple(map(_raw, implementations)),
-            log=tuple(_raw(replace(step, entry=None)) for step in steps) if with_log else (),
+            log=tuple(_raw(replace(step, entry=None, beside=None)) for step in steps) if with_log else (),
         )
 
     @handles(api.CHECK_NAME)
@@ -243,6 +255,7 @@ class NameOperations:
         return view_of(
             api.NameSummary,
             entry,
+            origin=origin(self._state.registry, entry),
             is_trusted=self._state.is_trusted(entry),
             is_overdue=is_overdue(entry, self._state.today),
             is_unconfirmed=is_unconfirmed(entry, self._state.today),

@@ -32,7 +32,15 @@ from interlock.core.feed import Feed
 from interlock.core.recorder import Recorder
 from interlock.names.protocol.entry import EntryStatus, RegistryEntry, Revision, copied
 from interlock.names.protocol.grammar import is_name
-from interlock.names.protocol.registry import BadStep, Controller, NamesRegistry, RegistryStep, decode_step, encode_step
+from interlock.names.protocol.registry import (
+    INITIAL,
+    BadStep,
+    Controller,
+    NamesRegistry,
+    RegistryStep,
+    decode_step,
+    encode_step,
+)
 from interlock.names.protocol.statements import Statement, is_signed_by
 from interlock.store.audit_chain import ORIGIN, ChainCheck, Mark
 from interlock.store.ports import Conflict, Following, NamedRecord, NamesLog, StoreError, StoreRefused
@@ -64,7 +72,7 @@ def initial_steps() -> tuple[RegistryStep, ...]:
     for name in read.names:  # REG-6-1
         entry = copied(read, RegistryEntry, surface_name=name, **fields)
         controller = Controller(name=read.controller) if name == read.names[0] else None
-        steps.append(RegistryStep(at=at, by=DRAFT, what="initial", subject=name, controller=controller, entry=entry))
+        steps.append(RegistryStep(at=at, by=DRAFT, what=INITIAL, subject=name, controller=controller, entry=entry))
     return tuple(steps)
 
 

@@ -82,7 +82,7 @@ def node(tmp_path_factory: pytest.TempPathFactory, authority: Authority) -> Iter
         yield running
 
 
-@pytest.mark.req("REG-7.1-4", "REG-N-6")
+@pytest.mark.req("REG-7.1-4", "REG-7.1-7", "REG-N-6")
 def test_a_server_named_by_a_domain_becomes_a_callable_driver(
     node: RunningNode, names: NameServer, authority: Authority
 ) -> None:
@@ -90,7 +90,7 @@ def test_a_server_named_by_a_domain_becomes_a_callable_driver(
     options = {"env": {**os.environ, "SSL_CERT_FILE": str(authority.trusted)}, "cwd": workspace}
     how = ("discover", DOMAIN, "--resolver", names.address)
     with serving(raw("driven", "--era", "legacy")) as plain, over_tls(plain, authority.context()) as url:
-        names.answers = Zone(f"_mcp.{DOMAIN}", f"v=mcp1; url={url}", is_signed=True)
+        names.answers = Zone(f"_mcp.{DOMAIN}", f"v=mcp1; url={url}; pk=ed25519:abc; epoch=2", is_signed=True)
         found = node.cli(*how, "--json", **options)
         assert found.returncode == 0, found.stderr
         (one,) = json.loads(found.stdout)["servers"]
@@ -101,6 +101,11 @@ def test_a_server_named_by_a_domain_becomes_a_callable_driver(
         added = node.cli(*how, "--add", "--as", "found-mcp", "--yes", **options)
         assert added.returncode == 0, added.stderr
         assert "DNSSEC: by the zone's own keys" in added.stderr
+        pinned = json.loads((node.data / "dns-keys.json").read_text())
+        assert pinned == {f"_mcp.{DOMAIN}": {"key": "ed25519:abc", "epoch": 2}}
+        names.answers = Zone(f"_mcp.{DOMAIN}", f"v=mcp1; url={url}; pk=ed25519:abc; epoch=1", is_signed=True)
+        (lower,) = json.loads(node.cli(*how, "--json", **options).stdout)["servers"]
+        assert (lower["state"], lower["detail"]) == ("unusable", "its epoch was 2 and went down to 1")
         driver = (workspace / ".drivers" / "found-mcp" / "DRIVER.md").read_text()
         written = yaml.safe_load(driver.split("---")[1])
         assert (written["id"], written["transport"], url in driver) == ("found-mcp", "http", True)

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from interlock.cli.client.operator import Answer, OperatorClient
     from interlock.drivers.add import ServerAdder
     from interlock.drivers.api import AddedTool, DriverSummary, Trial, TryServer
+    from interlock.drivers.cli.discover import Discovery
 
 SETTLE_S = 30.0
 WRITE_TIMEOUT_S = 600.0  # the server is started once more, after the trials of other callers
@@ -93,9 +94,11 @@ def add(
     from interlock.drivers.api import TryServer
 
     headers = _parse_assignments(header or [], "--header")
+    discovery: Discovery | None = None
+    url = ""
     if reference.startswith(DNS):
-        reference = _find_by_dns(invocation, reference.removeprefix(DNS), yes=yes)
-    reference, absolute_args = as_command(reference, tuple(args or ()))
+        url, discovery = _find_by_dns(invocation, reference.removeprefix(DNS), yes=yes)
+    reference, absolute_args = as_command(url or reference, tuple(args or ()))
     variables = _parse_assignments(env or [], "--env")
     pairs = [part.strip().partition(":") for part in (tools or "").split(",") if part.strip()]
     contracts = {tool: contract or None for tool, _, contract in pairs}
@@ -122,11 +125,16 @@ def add(
         replace=replace,
     )
     add_server(invocation, request, yes=yes, no_trust=no_trust)
+    if discovery is not None:
+        from interlock.drivers.cli.discover import pin_key
+
+        pin_key(invocation, discovery, url)
 
 
-def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
-    """Return the server address that the DNS records of a domain name, after the user agreed to connect to it
-    (REG-7.1-4). With `yes`, the address is only printed. Raise Refused if the user does not agree or cannot be asked.
+def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> "tuple[str, Discovery]":
+    """Return the server address that the DNS records of a domain name, with what was found, after the user agreed to
+    connect to it (REG-7.1-4). With `yes`, the address is only printed. Raise Refused if the user does not agree or
+    cannot be asked.
     """
     from interlock.drivers.cli.discover import chosen_server, find_servers
 
@@ -135,11 +143,11 @@ def _find_by_dns(invocation: Invocation, domain: str, *, yes: bool) -> str:
     text = f"{url}, found at {discovery.name}, {discovery.dnssec}"
     if yes:
         invocation.out.remark(text)
-        return url
+        return url, discovery
     require_terminal(f"run it on a terminal, with --yes, or name the server: interlock add {url}")
     if not confirm(f"{text}. Connect to it?"):
         raise Refused("not_confirmed", "nothing was connected to, and nothing was done")
-    return url
+    return url, discovery
 
 
 def add_server(invocation: Invocation, request: "TryServer", *, yes: bool = False, no_trust: bool = False) -> None:

@@ -20,6 +20,8 @@ from interlock.names.protocol.grammar import covers
 TEXT_CHARS_MAX: Final = 4000  # of a reason, the semantics, a contact
 EVIDENCE_MAX: Final = 20
 
+INITIAL: Final = "initial"  # what a step does that brings an initial entry; `by` is then the draft
+
 RequestKind = Literal["request", "amendment", "review", "dispute"]
 EvidenceKind = Literal["datatracker_date", "publication_date", "operational_history"]
 Verdict = Literal["fail", "revise", "needs_expert", "note"]
@@ -151,6 +153,7 @@ class SourceRegistry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     digest: str
     imported_on: str
     is_trusted: bool = False
+    is_beside: bool = False  # kept for comparison only
 
 
 class Transfer(msgspec.Struct, frozen=True, kw_only=True):
@@ -171,6 +174,7 @@ class RegistryStep(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True
     is_override: bool = False  # by an admin, in place of the controller (REG-4.1-8)
     statement: str = ""  # the jti of what the controller signed
     entry: RegistryEntry | None = None
+    beside: RegistryEntry | None = None  # of a registry that is kept for comparison; its `source` says which
     is_removed: bool = False
     request: NameRequest | None = None
     controller: Controller | None = None
@@ -214,6 +218,8 @@ class NamesRegistry:
         self.implementations: dict[str, Implementation] = {}
         self.used_statements: set[str] = set()
         self.notices: dict[tuple[str, str], str] = {}  # the last of each kind about a name
+        self.initial: dict[str, str] = {}  # the draft whose initial contents brought the entry of a name
+        self.beside: dict[str, dict[str, RegistryEntry]] = {}  # by source: entries that are only compared
         self.updated = ""  # the day of the last change of an entry
         self._consents: dict[tuple[str, str], PrefixConsent] = {}
         for step in steps:
@@ -224,6 +230,7 @@ class NamesRegistry:
         if (entry := step.entry) is not None:
             self.transfers.pop(entry.surface_name, None)
             self.updated = max(self.updated, step.at[:10])
+            self._apply_origin(step, entry)
             if step.is_removed:
                 self.entries.pop(entry.surface_name, None)
             else:
@@ -244,12 +251,30 @@ class NamesRegistry:
             self.implementations[step.implementation.id] = step.implementation
         if step.source is not None:
             self.sources[step.source.url] = step.source
+            if step.source.is_beside:
+                self.beside.setdefault(step.source.url, {})
+            else:
+                self.beside.pop(step.source.url, None)
+        if step.beside is not None:
+            others = self.beside.setdefault(step.beside.source, {})
+            if step.is_removed:
+                others.pop(step.beside.surface_name, None)
+            else:
+                others[step.beside.surface_name] = step.beside
         if step.transfer is not None:
             self.transfers[step.transfer.surface_name] = step.transfer
         if step.notice:
             self.notices[step.subject, step.what] = step.notice
         if step.statement:
             self.used_statements.add(step.statement)
+
+    def _apply_origin(self, step: RegistryStep, entry: RegistryEntry) -> None:
+        """Note that an entry is one of the initial contents, or that the name was removed or registered again."""
+        name, before = entry.surface_name, self.entries.get(entry.surface_name)
+        if step.what == INITIAL:
+            self.initial[name] = step.by
+        elif step.is_removed or before is None or before.first_registered != entry.first_registered:
+            self.initial.pop(name, None)
 
     def controller(self, name: str) -> Controller:
         """Return the record of the controller with this name. If there is none, return an empty record, in whose name

@@ -25,7 +25,7 @@ function drawWaiting() {
 }
 
 function marks(one) {
-  return [one.is_overdue && pill("review overdue", "bad"), one.is_unconfirmed && pill("public, to be confirmed", "warn"), one.source && pill(one.is_trusted ? "imported" : "imported, not trusted", "")];
+  return [one.is_overdue && pill("review overdue", "bad"), one.is_unconfirmed && pill("public, to be confirmed", "warn"), one.origin.endsWith(", initial contents") && pill("initial contents", ""), one.source && pill(one.is_trusted ? "imported" : "imported, not trusted", "")];
 }
 
 function row(one) {
@@ -46,6 +46,7 @@ async function search() {
     put(told, found.trouble && h("p", { class: "error", role: "alert" }, "The registry cannot be used: " + line(found.trouble)),
       found.overdue > 0 && h("p", { class: "error", role: "alert" }, count(found.overdue, "review is", "reviews are") + " overdue."),
       found.unconfirmed > 0 && h("p", { class: "told" }, count(found.unconfirmed, "public name is", "public names are") + " to be confirmed."),
+      found.compared.map((each) => h("p", { class: "hint" }, "Compared with " + line(each.source) + ": " + each.differing.toLocaleString("en") + " of " + count(each.entries, "entry", "entries") + " differ.")),
       found.names.length === 0 ? empty("No name fits", h("p", null, "Ask for one: ", code("interlock names request NAME --from request.json"), "."))
         : h("p", { class: "hint" }, found.matching > SHOWN ? "The first " + SHOWN + " of " + found.matching.toLocaleString("en") + "; search for others." : count(found.matching, "name")));
   } catch (error) {
@@ -77,9 +78,10 @@ async function show() {
         facts([["Status", [pill(one.status, moods[one.status]), one.overdue && [" ", pill("review overdue", "bad")]]], ["Controller", line(one.change_controller)], ["Scope", line(one.authentication_scope)],
           ["Prefix", line(one.vendor_prefix)], ["Specification", line(one.specification_reference)], ["First registered", one.first_registered], ["Review due", one.answer_due || one.review_due],
           ["Deprecated on", one.deprecated_on], ["Successor", one.successor && line(one.successor)], ["Withdrawn on", one.withdrawn_on], ["Confirmed public", one.public_confirmed_on],
-          ["Imported from", one.source && line(one.source)], ["Reviewed by a party", one.self_reviewed ? "yes" : ""]]),
+          ["Comes from", line(found.origin)], ["Reviewed by a party", one.self_reviewed ? "yes" : ""]]),
         isAdmin && one.authentication_scope === "public" && !one.source && confirmed(name),
         h("h3", null, "Revisions"), h("ul", null, [one.specification, ...(one.earlier_specifications || []).toReversed()].map(revision))],
+      found.comparisons.map((each) => [h("h3", null, "Compared with " + line(each.source)), each.differences.length > 0 ? h("ul", null, each.differences.map((text) => h("li", null, line(text)))) : h("p", null, "No difference.")]),
       found.requests.length > 0 && [h("h3", null, "Requests"), h("ul", null, found.requests.map((each) => h("li", null, each.filed_on + " " + line(each.kind) + " " + line(each.state) + (each.reason ? ": " + line(each.reason) : ""))))],
       found.implementations.length > 0 && [h("h3", null, "Implementations"), h("ul", null, found.implementations.map((each) => h("li", null, line(each.who) + (each.ended_on ? ", ended on " + each.ended_on : ""))))],
       h("h3", null, "Record"), h("ul", null, found.log.map(step))));
