@@ -26,7 +26,7 @@ from interlock.approvals.standing_grants import StandingGrants, Uncovered, find_
 from interlock.approvals.trust.anchors import Anchors
 from interlock.approvals.trust.approval_proofs import ProofVerifier
 from interlock.ax.protocol.capability import as_object
-from interlock.ax.protocol.hop_metadata import CALLER, DECLARED, caller_mark, requester
+from interlock.ax.protocol.hop_metadata import CALLER, CAPABILITY, DECLARED, caller_mark, requester
 from interlock.ax.protocol.messages import CONFIRM
 from interlock.catalog.api import CheckVerdict
 from interlock.catalog.routes import DefinitionSnapshot, Route
@@ -38,7 +38,7 @@ from interlock.core.clock import Clock
 from interlock.core.current_plan import CurrentPlan
 from interlock.gate.protocol.held_call import PREFIX, call_digest, redeeming_params
 from interlock.gate.protocol.policy import Hold
-from interlock.gate.protocol.relay import MARK, RelayedCall, RelayedDemand, find_demand
+from interlock.gate.protocol.relay import MARK, RelayedCall, RelayedDemand, find_claimed_demand, find_demand
 from interlock.gate.protocol.reserved_claims import DIGEST_MARK, ESCAPE_MARK, without_claims
 from interlock.gate.responses import STATE_FOREIGN, STATE_INVALID, Responses, ReturningClient, sees_pages
 from interlock.gate.rounds import NextRound, Relayed, Rounds, result_of
@@ -236,6 +236,7 @@ class GateHold(msgspec.Struct, eq=False):
     digest: str = ""  # of the call, once it is named; of the request if only a hop below may hold the call
     approval_id: str | None = None  # once it is used
     has_next_round: bool = False  # the reply was a question: the approval is not finished with this call
+    word: RelayedDemand | None = None  # the demand of an aggregator below that has not proved its authority
     is_answered_here: bool = False  # by the gate, not by the server or a hop below
     rounds: int = 0  # earlier rounds in which the server asked something
     released_by: str | None = None  # the approval of a proposal of this very call
@@ -434,8 +435,12 @@ class GateHold(msgspec.Struct, eq=False):
         may continue the call with the same approval.
 
         A demand of a proved aggregator below is translated to the names of this node. Claims about held calls that
-        the aggregator may not make are removed from its reply.
+        the aggregator may not make are removed from its reply. A demand of any other aggregator is replaced by one that
+        is marked as its word.
         """
+        if self.word is not None:
+            call.reason = self.word.status
+            return encode_result(call.client_id, self.word.result)
         offer, result = self.route.link.offer, RAW_EMPTY
         if offer.is_aggregator and offer.proved and any(mark in message for mark in _CLAIM_MARKS):
             result = result_of(message)
@@ -459,21 +464,32 @@ class GateHold(msgspec.Struct, eq=False):
         route, gate = self.route, self.gate
         if route.gate is None or not route.gate.relays:
             return None
-        answered = RelayedCall(
+        answered = self._relayed_call(call, shows_holder=call.caller.hop is not None or route.gate.shows_holder)
+        demand = find_demand(result, answered)
+        if demand is None and (claimed := find_claimed_demand(result, answered)) is not None:
+            return claimed
+        # An aggregator that shows a call which is held here tries to have that call approved as its own.
+        if demand is None or demand.aggregator_id == gate.aggregator_id or gate.inbox.get(demand.confirmation_id):
+            return None
+        relayed = Relayed(route=route, requester=self.requester, digest=self.digest, onward=call.onward)
+        return demand if gate.rounds.remember_relayed(demand.confirmation_id, relayed) else None
+
+    def note_claims(self, call: Call, result: bytes) -> None:
+        if self.route.gate is not None and self.route.gate.relays:
+            self.word = find_claimed_demand(result, self._relayed_call(call, shows_holder=False), is_direct=True)
+
+    def _relayed_call(self, call: Call, *, shows_holder: bool) -> RelayedCall:
+        route = self.route
+        return RelayedCall(
             tool=route.qualified,
             arguments=self.arguments,
             segments=route.segments,
             child=len(route.segments) - len(route.below) + 1,
             local=route.local,
             authority=route.link.offer.authority,
-            shows_holder=call.caller.hop is not None or route.gate.shows_holder,
+            shows_holder=shows_holder,
+            capability=route.meta.get(CAPABILITY),
         )
-        demand = find_demand(result, answered)
-        # An aggregator that shows a call which is held here tries to have that call approved as its own.
-        if demand is None or demand.aggregator_id == gate.aggregator_id or gate.inbox.get(demand.confirmation_id):
-            return None
-        relayed = Relayed(route=route, requester=self.requester, digest=self.digest, onward=call.onward)
-        return demand if gate.rounds.remember_relayed(demand.confirmation_id, relayed) else None
 
     def _is_next_round(self) -> bool:
         return self.gate.rounds.has_next_round(self.requester, self.digest, self.state)

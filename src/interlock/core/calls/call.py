@@ -272,6 +272,12 @@ class CallHold(Protocol):
         """Restore the client's request in the call, after it was replaced by the request that was sent."""
         return
 
+    def note_claims(self, call: "Call", result: bytes) -> None:
+        """Read what a result of an aggregator without a proved authority says about the hold of the call, before such
+        claims are removed.
+        """
+        return
+
     def on_ended(self, call: "Call", outcome: Outcome, message: bytes) -> bytes:
         """Process the end of the call. Return the message that is sent to the client as the answer,
         usually `message`.
@@ -423,8 +429,10 @@ class Call(msgspec.Struct, eq=False):
         """
         offer = self.link.offer if self.link is not None else ADOPTED
         is_aggregator = offer.is_aggregator and offer.proved
-        if is_aggregator and self.hold is not None:
+        if self.hold is not None and is_aggregator:
             return result
+        if self.hold is not None and offer.is_aggregator:
+            self.hold.note_claims(self, result)
         return without_claims(result, is_aggregator=is_aggregator)
 
     def on_failed(self, fault: Refusal, outcome: Outcome) -> None:

@@ -7,6 +7,7 @@ other member is unchanged. Unless the operator allows more, clients learn only t
 the namespace.
 """
 
+import hashlib
 import re
 from typing import Any, Final
 
@@ -15,12 +16,14 @@ from msgspec import Raw
 
 from interlock.gate.protocol.held_call import CONFIRMATION, DENIED, ID_CHARS_MAX, REQUIRED
 from interlock.wire.jsonrpc.codec import decode_object, encode_value, find_string
+from interlock.wire.jsontext.canonical import AmbiguousJson, NotCanonical, canonical, read_untrusted
 
 MARK: Final = b'"%b"' % CONFIRMATION.encode()
 URL_CHARS_MAX: Final = 2048
 REASON_CHARS_MAX: Final = 500
 HELD_AS: Final = "held_as"  # name and route of the tool at the holding hop, which its digest is made of
 HELD_BY: Final = "held_by"  # the holding hop, by its place in the namespace
+WORD_OF: Final = "word_of"  # the hop without a proved authority whose word a demand is, by its place in the namespace
 _HOLDER_MEMBERS: Final = ("aggregator_id", "caller")  # addresses inside the tree, which clients need not know
 _match_id = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:@=+/-]*").fullmatch  # nothing that a shell or a model could interpret
 # Nothing that browsers read in different ways: no user, no backslash, no white space.
@@ -36,6 +39,7 @@ class RelayedCall(msgspec.Struct, frozen=True, kw_only=True):
     child: int  # how many of the segments lead to the hop that answered
     local: str
     authority: str | None  # the DNS name that the hop has proved
+    capability: object = None  # as this node lists it
     shows_holder: bool = True  # the caller is a hop above, or a client for which this is configured
 
 
@@ -46,7 +50,7 @@ class RelayedDemand(msgspec.Struct, frozen=True, kw_only=True):
     status: str
     confirmation_id: str
     approval_url: str | None
-    is_definition: bool  # the hop waits until its operator classifies the tool, and holds no call
+    is_definition: bool  # the hop holds no call that this node could redeem, for example until a tool is classified
     aggregator_id: str | None  # the id that the holding hop claims
 
 
@@ -92,6 +96,58 @@ def find_demand(result: Raw | bytes, call: RelayedCall) -> RelayedDemand | None:
         approval_url=url,
         is_definition="kind" in demand,
         aggregator_id=holder,
+    )
+
+
+def find_claimed_demand(result: Raw | bytes, call: RelayedCall, *, is_direct: bool = False) -> RelayedDemand | None:
+    """Return the demand of an aggregator that has not proved its authority, written by this node. Return None if the
+    result contains no such demand. `is_direct` says whether the aggregator that answered is the one without a proof;
+    otherwise it relays the word of a hop below it.
+
+    The client learns that the call is held below, and of which call that is said. Only the status is taken from the
+    aggregator, and the result says so. It has nothing that a program could sign or a person could open.
+    """
+    members: dict[str, Any] | None = decode_object(result)
+    meta = decode_object(members["_meta"]) if members and "_meta" in members else None
+    claimed = decode_object(meta[CONFIRMATION]) if meta and CONFIRMATION in meta else None
+    status = find_string(claimed.get("status")) if claimed else None
+    if members is None or claimed is None or status not in (REQUIRED, DENIED):
+        return None
+    inner = () if is_direct else tuple((find_string(claimed.get(WORD_OF)) or "").split("."))
+    if not is_direct and call.segments[call.child : call.child + len(inner)] != inner:
+        return None
+    word_of = ".".join((*call.segments[: call.child], *inner))
+    arguments = Raw(b"{}") if call.arguments is None else call.arguments
+    try:
+        digest = hashlib.sha256(canonical(read_untrusted(bytes(arguments)))).hexdigest()
+    except (AmbiguousJson, NotCanonical):
+        return None
+    demand = {
+        "status": status,
+        "tool": call.tool,
+        "arguments": arguments,
+        "arguments_digest": digest,
+        "capability": call.capability,
+        "route": (*call.segments, call.local),
+        WORD_OF: word_of,
+    }
+    action = "refused" if status == DENIED else "held until a person confirms it there"
+    text = (
+        f"{word_of}, a node below the one you called that has not proved its authority, says that nothing was executed "
+        f"and that this call of {call.tool} is {action}. Ask the person you work for to look into the inbox of that "
+        "node. If it is confirmed there, make exactly the same call again to run it and get its result."
+    )
+    written: dict[str, Any] = {"resultType": members["resultType"]} if "resultType" in members else {}
+    written["content"] = [{"type": "text", "text": text}]
+    if "structuredContent" in members:
+        written["structuredContent"] = demand
+    return RelayedDemand(
+        result=encode_value({**written, "isError": True, "_meta": {CONFIRMATION: demand}}),
+        status=status,
+        confirmation_id="",
+        approval_url=None,
+        is_definition=True,
+        aggregator_id=None,
     )
 
 
