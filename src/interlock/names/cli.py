@@ -202,8 +202,8 @@ def list_names(invocation: Invocation, *, public: Public = False, status: OfStat
         if not listed.names:
             out.remark("no name fits")
         for other in listed.compared:
-            differing = f"{other.differing} of {other.entries} entries of {other.source} differ"
-            out.remark(f"{differing}: interlock names show NAME says how")
+            differing = f"entries that differ: {other.differing} of {other.entries}"
+            out.remark(f"compared with {other.source}, {differing}; interlock names show NAME says how")
         if listed.trouble is not None:
             out.remark(f"the registry cannot be used: {listed.trouble}")
     if listed.overdue:

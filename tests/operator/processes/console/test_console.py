@@ -344,6 +344,24 @@ def test_names_are_found_and_show_what_is_late_their_record_and_what_waits(conso
     expect(console.open("/").locator("main")).to_contain_text("1 review of a registered name is overdue")
 
 
+@pytest.mark.req("REG-6-6", "REG-6-7")
+def test_a_name_says_where_it_comes_from_and_how_a_later_revision_differs(console: Console, tmp_path: Path) -> None:
+    head = "Surface Name,Specification Reference,Authentication Scope,Vendor Prefix,Change Controller,Status,"
+    row = "org_alter_ingest,draft-morrison-org-alter-policy-provision-00,member-recognition,org_alter_,"
+    (tmp_path / "later.csv").write_text(
+        f"{head}First Registered\r\n{row}Alter Meridian Pty Ltd,Provisional,2026-05-15\r\n"
+    )
+    imported = console.node.cli("names", "import", str(tmp_path / "later.csv"), "--source", "later", "--beside")
+    assert imported.returncode == 0, imported.stderr
+    page = console.open("/names?name=org_alter_ingest")
+    shown = page.locator("#name")
+    expect(shown).to_contain_text("draft-morrison-mcp-tool-surface-names-registry-00, initial contents")
+    expect(shown).to_contain_text("Compared with later")
+    expect(shown).to_contain_text("status: Active here, Provisional there")
+    expect(page.locator("main")).to_contain_text("Compared with later, entries that differ: 1 of 1.")
+    expect(page.locator(".rows a.row", has_text="initial contents")).to_have_count(4)
+
+
 @pytest.mark.req("REG-5-9")
 @pytest.mark.parametrize(
     ("button", "state"),

@@ -46,7 +46,7 @@ async function search() {
     put(told, found.trouble && h("p", { class: "error", role: "alert" }, "The registry cannot be used: " + line(found.trouble)),
       found.overdue > 0 && h("p", { class: "error", role: "alert" }, count(found.overdue, "review is", "reviews are") + " overdue."),
       found.unconfirmed > 0 && h("p", { class: "told" }, count(found.unconfirmed, "public name is", "public names are") + " to be confirmed."),
-      found.compared.map((each) => h("p", { class: "hint" }, "Compared with " + line(each.source) + ": " + each.differing.toLocaleString("en") + " of " + count(each.entries, "entry", "entries") + " differ.")),
+      found.compared.map((each) => h("p", { class: "hint" }, "Compared with " + line(each.source) + ", entries that differ: " + each.differing.toLocaleString("en") + " of " + each.entries.toLocaleString("en") + ".")),
       found.names.length === 0 ? empty("No name fits", h("p", null, "Ask for one: ", code("interlock names request NAME --from request.json"), "."))
         : h("p", { class: "hint" }, found.matching > SHOWN ? "The first " + SHOWN + " of " + found.matching.toLocaleString("en") + "; search for others." : count(found.matching, "name")));
   } catch (error) {
