@@ -225,7 +225,9 @@ def _differences(place: str, held: Any, written: Any) -> Iterator[str]:
         return
     if isinstance(held, dict) and isinstance(written, dict):
         for name in (*written, *(each for each in held if each not in written)):
-            yield from _differences(f"{place}.{name}" if place else name, held.get(name), written.get(name))
+            # `written` of a room holds the keys that a person wrote below [[room]].
+            inner = place if name == "written" and place.startswith("room[") else f"{place}.{name}" if place else name
+            yield from _differences(inner, held.get(name), written.get(name))
     elif (
         isinstance(held, list) and isinstance(written, list) and all(isinstance(each, dict) for each in held + written)
     ):

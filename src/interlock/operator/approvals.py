@@ -21,7 +21,7 @@ from interlock.access.operations import is_browser
 from interlock.approvals import api
 from interlock.approvals.operations.inbox import check_may_decide
 from interlock.approvals.protocol.approval import AGENT_EFFECTS, CLASSIFIED, NODE_EFFECTS, PROPOSAL_EFFECT, shown_params
-from interlock.approvals.protocol.digests import ADDED, is_item
+from interlock.approvals.protocol.digests import ADDED, definition_effect, is_changed, is_item
 from interlock.core.operator_errors import refused_as
 from interlock.crypto.signing import PASSPHRASE_CHARS_MIN
 from interlock.operator import endpoint
@@ -279,7 +279,8 @@ def _effect(approval: api.Approval) -> str:
     if _is_about_driver(approval):
         return '<p class="effect">If you agree, its server is installed and started, until a file of it changes.</p>'
     if approval.kind == "definition":
-        return ""
+        effect_words = definition_effect(approval.tool, approval.factors, approval.answers)
+        return f'<p class="effect">{text(f"If you agree, {effect_words}.")}</p>'
     if approval.kind in AGENT_EFFECTS:
         return f'<p class="effect">{text(f"If you agree, {AGENT_EFFECTS[approval.kind]}.")}</p>'
     if approval.kind in NODE_EFFECTS:
@@ -304,7 +305,8 @@ def _what(approval: api.Approval) -> str:
         heads["definition"] = "As its files declare it"
     head = f"<h2>{heads.get(approval.kind, 'With')}</h2>"
     if bytes(approval.params) == b"null":
-        return "<p>The arguments are erased.</p>" if approval.status not in OPEN else f"{head}<p>There are none.</p>"
+        erased = "The definition is erased here" if approval.kind == "definition" else "The arguments are erased"
+        return f"<p>{erased}.</p>" if approval.status not in OPEN else f"{head}<p>There are none.</p>"
     preview = shown(approval)
     folded = f'<p class="error">{text(_FOLDED)}</p>' if preview.is_folded else ""
     return f"{head}{folded}<pre>{escape(chr(10).join(preview.lines))}</pre>"
@@ -316,7 +318,10 @@ def _outcome_html(approval: api.Approval) -> str:
     if approval.kind in ("proposal", "request") and approval.status == "approved":
         sentence = "It is being sent." if approval.kind == "proposal" else "It is being taken up."
     if approval.kind == "definition" and approval.status in ("approved", *_RAN):
-        sentence = "It is remembered for this definition of the tool." if approval.status == "done" else ""
+        remembered = "It is remembered for this definition of the tool."
+        if is_changed(approval.factors):
+            remembered = "Clients see it as it was shown here."
+        sentence = remembered if approval.status == "done" else ""
     lines, decision = [sentence], approval.decision
     if decision is not None:
         by = f"{decision.by}, with a proof of {decision.proof.anchor}" if decision.proof else decision.by

@@ -215,6 +215,22 @@ def test_a_change_is_accepted_without_a_class(inline: Inline, inbox: FakeApprova
     assert inbox.decided[0]["answer"] is None
 
 
+@pytest.mark.parametrize(
+    ("factor", "sentence"),
+    [
+        ("definition_changed", "clients see it as it is now defined, and it is treated as you say"),
+        ("definition_added", "clients see it and may use it from now on, and it is treated as you say"),
+    ],
+)
+def test_who_gives_a_changed_tool_a_class_reads_that_clients_see_it_then(
+    inline: Inline, inbox: FakeApprovals, key: str, factor: str, sentence: str
+) -> None:
+    inbox.all[1]["factors"] = [factor, "unclassified"]
+    assert sentence in " ".join(inline("approvals", "show", "7e57ab").out.split())
+    done = inline("approve", "7e57ab", "--class", "reversible", "--yes")
+    assert (done.code, done.lines[-1]) == (0, "done: clients see notes.tidy as it was shown here")
+
+
 def test_a_proof_that_was_signed_elsewhere_is_passed_on(interlock: Interlock, inbox: FakeApprovals) -> None:
     done = interlock("approve", "3f9c", "--yes", "--proof", "-", "--json", stdin="a.b.c\n")
     assert (done.code, done.json["status"]) == (0, "approved")

@@ -228,6 +228,14 @@ def test_a_new_key_takes_no_passphrase_that_is_soon_guessed(inline: Inline, keys
 
 
 @pytest.mark.usefixtures("quick")
+def test_init_says_when_it_takes_a_key_that_is_there_already(inline: Inline, keys: Path) -> None:
+    assert "your key ada approves calls" in inline("init", "--key", "ada", INTERLOCK_PASSPHRASE=PASSPHRASE).out
+    Path("interlock.toml").unlink()
+    again = inline("init", "--key", "ada", INTERLOCK_PASSPHRASE="another that is not used")
+    assert "the key ada, which you had already, approves calls" in again.out
+
+
+@pytest.mark.usefixtures("quick")
 def test_init_makes_the_operators_key_and_a_configuration_that_believes_it(inline: Inline, keys: Path) -> None:
     done = inline("init", "--key", "ada", "--json", INTERLOCK_PASSPHRASE=PASSPHRASE)
     assert done.code == 0
@@ -253,6 +261,8 @@ def test_init_where_nobody_can_type_makes_no_key_and_says_how(inline: Inline, ke
     assert "no operator key was made" in done.err
     assert not keys.exists()
     assert "anchor" not in tomllib.loads(Path("interlock.toml").read_text())
+    again = inline("init")
+    assert (again.code, "adds your key to it" in again.err, "--force" in again.err) == (1, True, False)
 
 
 def test_init_takes_the_key_that_is_there(inline: Inline) -> None:

@@ -117,6 +117,12 @@ def test_status_of_one_segment_names_every_withheld_tool(inline: Inline, node: F
     assert all(f"t{n}: odd" in one.out for n in range(9))
 
 
+def test_status_calls_prompts_and_instructions_not_tools(inline: Inline, node: FakeOperations) -> None:
+    names = ("read", "prompts/review", "server/instructions")
+    node.link_list = [link("busy", changed=[{"name": name, "note": "odd"} for name in names])]
+    assert "changed 3 definitions (read, prompts/review, server/instructions): odd" in inline("status").out
+
+
 def test_watch_writes_a_line_for_each_change_and_ends_well(interlock: Interlock, node: FakeOperations) -> None:
     with interlock.start("status", "--watch", "--json") as watching:
         assert json.loads(watching.next_line())["links"][0]["state"] == "ready"

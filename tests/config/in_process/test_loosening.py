@@ -283,6 +283,12 @@ def test_an_emptied_list_of_a_restricted_room_counts_at_once(project: Project) -
     assert hold_back(stored(before), after) == after
 
 
+def test_a_room_that_is_opened_is_described_in_the_words_of_the_file(project: Project) -> None:
+    before = project.load('[[room]]\ntopic = "y"').plan
+    after = project.load('[[room]]\ntopic = "y"\nmode = "open"').plan
+    assert describe_loosening(hold_back(stored(before), after), after) == ('room[1].mode: "mixed" -> "open"',)
+
+
 @pytest.mark.parametrize(
     ("text", "value"),
     [

@@ -20,7 +20,7 @@ from interlock.approvals.cli.grants import GrantLimits, seconds_of
 from interlock.approvals.cli.keys import KeyChoice, can_ask, require_terminal
 from interlock.approvals.protocol import approval as records
 from interlock.approvals.protocol.approval import Status
-from interlock.approvals.protocol.digests import ADDED, REVEAL, SURFACE, is_item
+from interlock.approvals.protocol.digests import REVEAL, SURFACE, definition_effect, is_changed
 from interlock.cli.command import Invocation, option, verb, verb_app
 from interlock.cli.completion import approval_ids
 from interlock.cli.terminal.drawing import labelled_lines, poll, redraw, table_lines
@@ -119,13 +119,7 @@ def _happens(approval: api.Approval) -> str:
     if approval.kind == "definition":
         if approval.source == "drivers":
             return "its server is installed and started, until a file of it changes; nothing is called"
-        if approval.answers == ("accept",):
-            if ADDED in approval.factors:
-                return "clients see it and may use it from now on; nothing is called"
-            if is_item(approval.tool):
-                return "clients see it as it is now defined; nothing is called"
-            return "the tool is used as it is now defined; nothing is called"
-        return "the tool is treated as you say, for as long as its definition stays the same; nothing is called"
+        return f"{definition_effect(approval.tool, approval.factors, approval.answers)}; nothing is called"
     if (effect := _EFFECTS.get(approval.kind)) is not None:
         return effect
     if not approval.capability:
@@ -439,7 +433,8 @@ def _choose_answer(approval: api.Approval, answer: str | None) -> str | None:
     typed = prompt(f"What is {approval.name}? {', '.join(approval.answers)}")
     chosen = typed.strip().lower().replace("-", "_")
     if chosen not in approval.answers:
-        raise Waits("not_decided", "that is none of them; it still waits")
+        wrong = f"{plain(typed.strip()) or 'nothing'} is none of {', '.join(approval.answers)}"
+        raise Waits("not_decided", f"{wrong}; it still waits")
     return str(chosen)
 
 
@@ -469,6 +464,8 @@ def _outcome_text(approval: api.Approval) -> str:
         return f"done: {approval.name} may approve from now on"
     if approval.kind == "configuration":
         return "done: the change of the configuration is signed"
+    if approval.kind == "definition" and is_changed(approval.factors):
+        return f"done: clients see {approval.name} as it was shown here"
     if approval.kind == "definition":
         return f"done: {approval.name} is {'trusted' if approval.source == 'drivers' else 'remembered'}"
     if approval.kind == "request":

@@ -236,7 +236,7 @@ def find_change(params: bytes) -> tuple[bytes, bytes] | None:
 # What a yes does to the node itself, by the kind of approval.
 NODE_EFFECTS: Final = {
     "enrolment": "the holder of this key may approve from now on; approve it only if you made it yourself",
-    "configuration": "you say that you changed this; it is not in effect now, and counts once you agree",
+    "configuration": "the change counts from now on; approve it only if you made it yourself",
     "request": "the registry of names takes this up as it is shown; nothing is called",
 }
 # What a yes does in a room.

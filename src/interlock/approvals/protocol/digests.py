@@ -5,7 +5,7 @@ be answered in several ways, so the answer is part of what is signed.
 """
 
 import hashlib
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -39,13 +39,32 @@ def is_item(subject: str) -> bool:
     return "/" in subject  # which no name of a tool has
 
 
+def is_changed(factors: Collection[str]) -> bool:
+    """Return whether the factors of an approval say that its server changed or added the definition."""
+    return CHANGED in factors or ADDED in factors
+
+
+def definition_effect(subject: str, factors: Collection[str], choices: tuple[str, ...]) -> str:
+    """Return what a yes to a definition of a server does. `choices` are the answers among which a person chooses."""
+    if is_changed(factors):
+        seen = (
+            "clients see it and may use it from now on" if ADDED in factors else "clients see it as it is now defined"
+        )
+        return seen if choices == (ACCEPT,) else f"{seen}, and it is treated as you say until its definition changes"
+    if choices == (ACCEPT,):
+        return (
+            "the tool is used as it is now defined" if not is_item(subject) else "clients see it as it is now defined"
+        )
+    return "the tool is treated as you say, for as long as its definition stays the same"
+
+
 def answers(approval: Approval) -> tuple[str, ...]:
     """Return the answers among which a person chooses to approve. The result is empty if there is nothing to choose."""
     if approval.method == NAMES_REVIEW:
         return REVIEW_ANSWERS
     if approval.kind is not Kind.DEFINITION:
         return ()
-    changed = not {CHANGED, ADDED}.isdisjoint(approval.factors) and UNCLASSIFIED not in approval.factors
+    changed = is_changed(approval.factors) and UNCLASSIFIED not in approval.factors
     return (ACCEPT,) if changed or not {UNTRUSTED, SURFACE}.isdisjoint(approval.factors) else CLASSES
 
 

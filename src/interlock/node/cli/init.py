@@ -84,7 +84,8 @@ def init(
         invocation.config = str(path)
         enrolled = _enrol_first(invocation)
         if new_key is None and not enrolled:
-            raise _overwrite_refusal(path, by_variable=is_exported)
+            is_keyless = not (no_key or passkey) and not any(each.approves for each in invocation.loaded.plan.anchors)
+            raise _overwrite_refusal(path, by_variable=is_exported, is_keyless=is_keyless)
         if out.as_json:
             key_made = new_key.as_json() if new_key is not None else None
             out.json({"config": str(path.absolute()), "operator_key": key_made, "enrolled": enrolled})
@@ -138,7 +139,8 @@ def init(
         if device.fault is not None:
             out.remark(f"the device {device.segment} cannot be used: {device.fault}")
     if new_key is not None:
-        out.line(f"your key {new_key.name} approves calls: {new_key.file}")
+        which = f"your key {new_key.name}" if new_key.is_new else f"the key {new_key.name}, which you had already,"
+        out.line(f"{which} approves calls: {new_key.file}")
     if enrolled:
         out.line(f"{', '.join(enrolled)} may approve from the first start on; no one else can be the first")
     else:
@@ -217,12 +219,15 @@ def _write(path: Path, text: str, *, force: bool, by_variable: bool) -> None:
         raise Refused("not_written", f"{path} cannot be written: {error.strerror}") from None
 
 
-def _overwrite_refusal(path: Path, *, by_variable: bool) -> Refused:
+def _overwrite_refusal(path: Path, *, by_variable: bool, is_keyless: bool = False) -> Refused:
     """Return the refusal for an existing configuration file that would be overwritten.
 
-    `by_variable` says that INTERLOCK_CONFIG in the environment names the file.
+    `by_variable` says that INTERLOCK_CONFIG in the environment names the file. `is_keyless` says that it names no
+    approver, and that no key could be made for it: --force would remove the servers of the file for nothing.
     """
     hint = "unset INTERLOCK_CONFIG, which names it, or write elsewhere with --config" if by_variable else None
+    if is_keyless:
+        hint = as_typed("interlock init in a terminal, or with INTERLOCK_PASSPHRASE, adds your key to it")
     return Refused("exists", f"{path} is already there", hint=hint or "--force writes over it")
 
 

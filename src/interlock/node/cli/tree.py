@@ -185,10 +185,10 @@ def _remarks(link: Link, width: int, now: datetime) -> list[Text]:
         note = f"offers only tools that read: {who} has scope read, which an [[access]] entry may widen"
         remarks += _paragraph(note, width, "dim")
     for reason, names in grouped_reasons((entry.reason, entry.name) for entry in link.withheld).items():
-        text = f"withheld {named_few(names, 'tool')}: {one_line(reason)}"
+        text = f"withheld {named_few(names, _noun(names))}: {one_line(reason)}"
         remarks += _paragraph(text, width, "yellow")
     for reason, names in grouped_reasons((entry.note, entry.name) for entry in link.changed).items():
-        remarks += _paragraph(f"changed {named_few(names, 'tool')}: {one_line(reason)}", width, "yellow")
+        remarks += _paragraph(f"changed {named_few(names, _noun(names))}: {one_line(reason)}", width, "yellow")
     return remarks
 
 
@@ -295,6 +295,11 @@ def grouped_reasons(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     for reason, name in pairs:
         by_reason.setdefault(reason, []).append(name)
     return dict(sorted(by_reason.items(), key=lambda each: -len(each[1])))
+
+
+def _noun(names: list[str]) -> str:
+    """Return what names of a server are called together: prompts and instructions have a "/" in theirs."""
+    return "definition" if any("/" in name for name in names) else "tool"
 
 
 def named_few(names: list[str], noun: str) -> str:

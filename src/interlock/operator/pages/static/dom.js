@@ -36,7 +36,7 @@ export function put(element, ...children) {
 }
 
 export const main = () => document.querySelector("main");
-const ASKED = { call: "call", definition: "what does it do?", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room", request: "request for a name" };
+const ASKED = { call: "call", definition: "definition", start: "start of an agent", step: "step of an agent", verify: "check of an agent", enrolment: "new approver", configuration: "loosened configuration", proposal: "proposal in a room", request: "request for a name" };
 export const asked = (approval) => approval.source === "drivers" ? "server to trust" : ASKED[approval.kind] || approval.kind;
 export const pill = (text, kind) => h("span", { class: "pill " + (kind || "") }, text);
 export const code = (text) => h("code", null, text);
@@ -97,7 +97,7 @@ export const when = (time) => h("time", { datetime: time, title: time }, new Dat
 export const clock = (time) => h("time", { datetime: time, title: time }, new Date(time).toLocaleTimeString([], { hour12: false }));
 
 export function left(seconds) {
-  if (seconds === null || seconds === undefined) return "never";
+  if (seconds === null || seconds === undefined) return "no time limit";
   const s = Math.max(0, Math.round(seconds));
   return s >= 7200 ? Math.floor(s / 3600) + " h left" : Math.floor(s / 60) + ":" + String(s % 60).padStart(2, "0") + " left";
 }
