@@ -160,6 +160,7 @@ class FakeNode:
             "calls": {"total": 120, "failed": 3, "in_flight": 1, "parked": 7},
             "gate": {"mode": "gated", "tools": 0, "unclassified": 0, "without_approver": 0},
             "approvals": {"waiting": 0, "channels": {}},
+            "loosened": self._data.loosened,
         }
         return msgspec.convert(status, Status)
 
@@ -421,6 +422,7 @@ class FakeOperations:
         self.is_store_away = False
         self.is_classified = True
         self.revoked_keys: list[tuple[str, str]] = []
+        self.loosened: list[str] = []  # what a signature is missing for
         self.link_list = [
             link("time"),
             link("memory", era="legacy", protocol_version="2025-11-25", tools=9, latency_ms=41.7, kind="spawned"),

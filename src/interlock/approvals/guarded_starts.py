@@ -24,7 +24,7 @@ import msgspec
 
 from interlock.config.folders import guarded_folder
 from interlock.config.plan import Plan
-from interlock.core.node_identity import own_identity
+from interlock.core.node_identity import find_identity, own_identity
 from interlock.store.ports import KeyValue
 
 log = logging.getLogger("interlock.approvals")
@@ -77,8 +77,9 @@ class StartConflict(msgspec.Struct, frozen=True, kw_only=True):
     def message(self) -> str:
         """Return what is wrong and what a person can do."""
         message = (
-            "the configuration belongs to a node that has approvers, and what was signed there would not be held back "
-            f"({'; '.join(self.lines)}); correct that, or let it count with `interlock serve --accept-configuration`"
+            "the configuration belongs to a node that has approvers, and a start with other data would ignore what "
+            f"they signed ({'; '.join(self.lines)}); write the former value again, or let the new one count with "
+            "`interlock serve --accept-configuration`"
         )
         if self.record is not None:
             message += f", or, if no key of an approver is left, remove {self.record}"
@@ -128,6 +129,28 @@ async def find_conflict(
         lines = before.store_differences(plan) if start is None else before.differences(plan, start)
         if lines:
             return StartConflict(lines=lines, keys=before.keys, record=place)
+    return None
+
+
+def find_recorded_conflict(plan: Plan, files: Iterable[Path]) -> StartConflict | None:
+    """Return how a start of this plan would differ from the records by the path of its files, without opening a store.
+
+    The record in the data folder is not read, and neither is the list of approvers. A start compares them as well.
+    Raise StoreError if the identity in the data folder cannot be read.
+    """
+    for file in files:
+        record = record_of(file)
+        try:
+            before = msgspec.json.decode(record.read_bytes()[:BYTES_MAX], type=GuardedStart)
+        except FileNotFoundError:
+            continue
+        except (OSError, msgspec.DecodeError):
+            return _damaged_record(record)
+        identity = find_identity(plan.data)
+        node = identity.aggregator_id if identity is not None else ""
+        start = msgspec.structs.replace(before, node=node, data=str(plan.data))
+        if lines := before.differences(plan, start):
+            return StartConflict(lines=lines, keys=before.keys, record=record)
     return None
 
 

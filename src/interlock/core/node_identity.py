@@ -31,7 +31,7 @@ def own_identity(data: Path) -> Identity:
 
     Raise StoreError with advice for the operator if the file cannot be read or written.
     """
-    return _find_identity(data) or _keep(data, Identity(aggregator_id=str(uuid.uuid4())))
+    return find_identity(data) or _keep(data, Identity(aggregator_id=str(uuid.uuid4())))
 
 
 async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
@@ -40,7 +40,7 @@ async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
 
     Raise StoreError if the shared store or the file cannot be used, or if the folder belongs to another node.
     """
-    own, entry = _find_identity(data), await shared.get(BUCKET, KEY, now)
+    own, entry = find_identity(data), await shared.get(BUCKET, KEY, now)
     if entry is None:
         own = own or own_identity(data)
         try:
@@ -58,7 +58,7 @@ async def adopt_identity(data: Path, shared: KeyValue, now: float) -> None:
         )
 
 
-def _find_identity(data: Path) -> Identity | None:
+def find_identity(data: Path) -> Identity | None:
     """Return the identity in the data folder, or None if there is none yet.
 
     Raise StoreError if the file cannot be read.

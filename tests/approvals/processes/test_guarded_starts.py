@@ -71,7 +71,10 @@ def test_another_data_folder_is_refused_with_the_ways_out(project: Project, data
     assert "interlock serve --accept-configuration" in refused.err
     assert str(project.records[0]) in refused.err
     assert not (other / "run" / "admin.sock").exists()
+    problems = [one["problem"] for one in project.interlock("doctor", "--json").json["findings"]]
+    assert any(f"{project.home / 'own'} -> {other}" in problem for problem in problems), problems
     project.write("own")
+    assert "other data" not in project.interlock("doctor").out
     project.start()
 
 

@@ -246,6 +246,16 @@ def test_an_unsafe_setting_is_found(place: Place, text: str) -> None:
     assert place.only("unsafe")["problem"].startswith(f"{section}.{key}")
 
 
+def test_an_unsafe_setting_that_waits_for_a_signature_is_not_called_in_effect(
+    place: Place, node: FakeOperations
+) -> None:
+    place.write('[gate]\nmode = "open"\nunannotated = "allow"\n')
+    node.loosened = ['gate.mode: "gated" -> "open"']
+    waiting, counting = (one["problem"] for one in place.findings("unsafe"))
+    assert waiting.endswith("a signature is missing, so it does not count yet")
+    assert "signature" not in counting
+
+
 def test_a_dead_server_is_found_with_its_last_words_and_started_again(place: Place, node: FakeOperations) -> None:
     node.link_list = [
         link("time"),

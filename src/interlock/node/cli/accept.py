@@ -84,7 +84,7 @@ def _accept_start(
     again.
     """
     out = invocation.out
-    out.remark("the configuration belongs to another node; what was signed there would not be held back:")
+    out.remark("the configuration belongs to another node; a start with other data ignores what was signed there:")
     for line in conflict.lines:
         out.remark(f"  {line}")
     hint = "start with the data folder and store of that node"

@@ -24,6 +24,7 @@ from typing import Final
 import msgspec
 
 from interlock.access.api import Token
+from interlock.approvals.guarded_starts import find_recorded_conflict
 from interlock.cli.client.offline import has_stored_approver
 from interlock.cli.command import Invocation, read_configuration
 from interlock.cli.terminal.text import count
@@ -35,6 +36,7 @@ from interlock.net.protocol.address_scope import is_loopback
 from interlock.node.cli.machine import list_tokens, missing_on_machine, no_sandbox, unmatched_principals
 from interlock.node.cli.tree import approver_step
 from interlock.operator.api import GET_STATUS, Status
+from interlock.store.ports import StoreError
 from interlock.wire.refusal import Refused
 
 NODE_JS_MIN: Final = 20
@@ -139,8 +141,22 @@ def _configuration(set_up: SetUp) -> Findings:
     state = set_up.status.configuration if set_up.status is not None else None
     if state is not None and state.problem:
         yield f"the running node cannot use the changed configuration: {state.problem}", "correct it", "interlock check"
+    if set_up.loaded is not None and set_up.status is None and not set_up.is_remote:
+        yield from _refused_start(set_up.loaded)
     if state is not None and state.restart_for:
         yield f"changed, and not in effect: {', '.join(state.restart_for)}", "stop the node and start it again", None
+
+
+def _refused_start(loaded: Loaded) -> Findings:
+    """Yield a problem if the configuration names other data than those of the node that it started before."""
+    try:
+        conflict = find_recorded_conflict(loaded.plan, loaded.guarded)
+    except StoreError as error:
+        yield str(error), "until then the node does not start", None
+        return
+    if conflict is not None:
+        problem = f"the node would not start with other data than before ({'; '.join(conflict.lines)})"
+        yield problem, "write the former value again, or sign the new one", "interlock serve --accept-configuration"
 
 
 def _addresses(set_up: SetUp) -> Findings:
@@ -395,7 +411,9 @@ def _unsafe(set_up: SetUp) -> Findings:
     for problem, applies in unsafe.items():
         if applies:
             key = problem.partition(" ")[0]
-            yield problem, f"remove {key}, or keep it knowing this", None
+            waits = set_up.status is not None and any(line.startswith(f"{key}:") for line in set_up.status.loosened)
+            suffix = "; a signature is missing, so it does not count yet" if waits else ""
+            yield f"{problem}{suffix}", f"remove {key}, or keep it knowing this", None
     for key, address in (("node.listen", plan.node.listen), ("node.operator_listen", plan.node.operator_listen)):
         if not is_loopback(address.host) and plan.node.tls_cert is None:
             yield f"{key} = {address} is reached from elsewhere without TLS", "set node.tls_cert and node.tls_key", None
