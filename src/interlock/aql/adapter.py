@@ -119,7 +119,9 @@ class AqlAdapter:
         namespace = self.catalog.namespace
         key = namespace.view(caller.key).key  # AQL-2.3.3-2: an index is not for callers with another view
         cached = self._indexes.get(key)
-        if cached is None or cached[0] is not namespace or cached[1] != self._native.version:  # AQL-2.3.3-2
+        if cached is not None and (cached[0] is not namespace or cached[1] != self._native.version):  # AQL-2.3.3-2
+            cached = None
+        if cached is None:
             if len(self._indexes) > INDEXES_MAX:
                 self._indexes.clear()
             cached = self._indexes[key] = (namespace, self._native.version, self._make(namespace, caller))

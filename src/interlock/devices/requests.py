@@ -337,8 +337,8 @@ class RequestQueue:
         if self.in_flight.get(request.id) is not request:
             return
         is_heartbeat = request.tool is None
-        # AX-8.N-9: a heartbeat is not repeated while a call waits.
-        if request.attempts > 0 and not (is_heartbeat and self._queue):
+        is_in_the_way = is_heartbeat and bool(self._queue)  # AX-8.N-9: not repeated while a call waits
+        if request.attempts > 0 and not is_in_the_way:
             self._counters.retries += 1
             self._send_attempt(request)
             return

@@ -321,6 +321,25 @@ async def test_an_announcement_answers_a_heartbeat_and_no_call_is_lost(
     await session.close()
 
 
+@pytest.mark.req("AX-8.N-9")
+async def test_a_late_announcement_that_answers_a_heartbeat_is_no_reset(
+    memory: Memory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(runtime_session, "SETTLE_S", 0.0)
+    memory.reply = lambda message: [announced(read=1)] if read_untrusted(message).get(1) == "r" else []
+    text = SELF_DESCRIBING.replace("timeout_ms = 20", "timeout_ms = 100")
+    session = await opened(Owner(), f"{text}heartbeat_ms = 400\n")
+    await until(lambda: bool(session.requests.in_flight))
+    outcomes: list[CallOutcome] = []
+    session.call(session.tools["read"], {}, outcomes.append)
+    await until(lambda: read_untrusted(memory.heard[-1])[1] == 1)  # the heartbeat had no answer in time
+    session.on_message(announced(read=1))
+    assert outcomes == []
+    session.on_message(encoded({2: read_untrusted(memory.heard[-1])[2], 4: {}}))
+    assert outcomes == [Succeeded({})]
+    await session.close()
+
+
 @pytest.mark.req("AX-8.N-9", "AX-B.3-3")
 async def test_calls_that_wait_are_sent_after_a_reset(memory: Memory, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(runtime_session, "SETTLE_S", 0.0)
@@ -544,7 +563,7 @@ async def test_any_answer_with_its_number_answers_a_heartbeat(memory: Memory, ta
     await session.close()
 
 
-@pytest.mark.req("AX-8.N-7")
+@pytest.mark.req("AX-8.N-7", "AX-8.N-8")
 async def test_an_answer_with_another_number_is_no_sign_of_life(memory: Memory) -> None:
     memory.reply = lambda message: [bytes((2, 0, message[2] % 255 + 1, 0))]
     session = DeviceSession("board", described(TEXT), Clock(), Owner(), SharedConnections())

@@ -167,6 +167,7 @@ def test_scaled_numbers_are_decimal() -> None:
     assert decode_payload("struct", "big", (Field(name="f", type="f32"),), struct.pack(">f", 0.1)) == {"f": 0.1}
 
 
+@pytest.mark.req("AX-8.N-7")
 def test_types_of_frames_are_taken_in_their_direction_alone() -> None:
     event = Event(id=9, name="pressed", response=(Field(name="count"),))
     codec = FrameCodec(DeviceDescription(profile="a", link=LINK, events=(event,)))
