@@ -335,8 +335,8 @@ class _LinkItemsBuilder:
         self.tools.sort(key=lambda route: places[route.original])
 
     def refuse(self, refused: Surface) -> tuple[Route, ...]:
-        """Return the routes of a server's tools, all of which are refused because one tool violates the specification
-        of its name (registry.enforce = "session").
+        """Refuse all tools of a server, because one of them does not satisfy the registered meaning of its name and
+        registry.enforce is "session". Return the routes of the refused tools.
         """
         routes = []
         for route in self.tools:

@@ -160,8 +160,8 @@ class ToolOperations:
         return self.catalog.namespace.view(EVERYTHING)
 
     def _find_route(self, name: str) -> Route | None:
-        """Return the route to a tool by its qualified name, or by its segment and the server's own name. Return None if
-        there is no such tool.
+        """Return the route to a tool. `name` is its qualified name, or its segment followed by the name that the server
+        gave it. Return None if there is no such tool.
         """
         if (listed := self._view.find_tool(name)) is not None:
             return listed

@@ -376,8 +376,8 @@ _ROOMS_ORDERS: Final = {**_ROOM_ORDERS, "auto_create": TRUE_IS_LOOSER}
 
 
 def _join_settings(signed: Any, written: Any, orders: Mapping[str, Order]) -> Any:
-    """Return the stricter settings of a room. A list of members is never emptied in an open room, because everybody may
-    enter an open room without a list.
+    """Return the stricter of the signed and the written settings of a room. An empty list of members would admit
+    everybody to an open room, so such a list is never emptied.
     """
     joined = join_structs(signed, written, orders)
     is_emptied = (signed.members or signed.full) and not (joined.members or joined.full)

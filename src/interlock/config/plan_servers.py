@@ -508,8 +508,8 @@ _TRANSPORT: Final = "|".join((*(each.id for each in TRANSPORT_CLASSES), PRIVATE_
 
 
 class ToolCapability(msgspec.Struct, frozen=True, kw_only=True):
-    """The properties of a tool, such as `mutable`, that a [[tool]] entry states in place of the tool's server (MCP-AX
-    9.1).
+    """The properties of a tool, such as `mutable`, that a [[tool]] entry sets. They override what the server of the
+    tool says (MCP-AX 9.1).
 
     Keys:
         latency_class: How long a call usually takes.

@@ -625,5 +625,5 @@ def _counted(envelope: Envelope) -> tuple[What, ...]:
 
 
 def _size(envelope: Envelope) -> int:
-    """Return how many bytes an envelope has in the members whose length its sender chooses."""
+    """Return the total length of the payload, the unknown members and the addressees of an envelope, in bytes."""
     return len(envelope.payload) + len(envelope.extra) + sum(map(len, envelope.to or ()))

@@ -194,8 +194,8 @@ class RoomRegistry:
         self.changed.publish(None)
 
     def _readmit(self, room: Room, *, has_new_mode: bool) -> None:
-        """Close the connections of participants that could not come in like this any more, after the settings that
-        decide about that have changed. Those who may come in as restricted join again.
+        """Close the connections of participants whose admission is no longer allowed after a change of the settings.
+        Participants who may now only join as restricted are closed too, and can join again.
 
         The lists of the room do not matter to the holder of a token for one room, and what the token says is not known
         here. If the mode has changed (`has_new_mode`), its holder joins again.

@@ -128,8 +128,8 @@ def _unread_texts(declared: Declared) -> Iterator[Found]:
 
 
 def _refused_elsewhere(declared: Declared, problems: list[Found]) -> Iterator[Found]:
-    """Yield a warning for each extension of Interlock in DRIVER.md, because hosts that check the published schemas
-    refuse the file.
+    """Yield a warning for each member of DRIVER.md that only Interlock knows. Other hosts check the file with the
+    published schemas and refuse such members.
 
     `problems` were reported already and stay errors, so they are not repeated as warnings.
     """

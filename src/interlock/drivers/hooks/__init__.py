@@ -117,7 +117,7 @@ def define_driver(
     execute: Mapping[str, Any] | None = None,
     **others: Any,
 ) -> DriverHandle:
-    """Declare the driver of this folder, with its hooks.
+    """Declare a driver in its driver.py: the fields of DRIVER.md as keywords, and functions as hooks.
 
     Raise TypeError for an unknown or repeated keyword, a value of a type that JSON does not have or a hook that is not
     a function, and ValueError for a number that JSON does not have. Raise DriverRefused (execute_binding_mismatch) if

@@ -125,8 +125,8 @@ def summary(entry: Declared) -> JsonObject:
 
 
 def texts_of(declared: Declared) -> dict[str, str]:
-    """Return the present texts of a driver's files, and of the contracts and other files outside its folder that it
-    uses.
+    """Read the current texts of a driver's files, and of the contracts and other files outside its folder that the
+    driver uses.
 
     Raise Refused if they differ from the texts that were declared. Blocks on file access.
     """

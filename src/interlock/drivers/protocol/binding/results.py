@@ -214,8 +214,8 @@ class ResultReader(msgspec.Struct, frozen=True, kw_only=True):
         return {"content": "\n".join(texts)}
 
     def _parse(self, result: Mapping[str, Any], parse: ResultParse) -> Any:
-        """Read a result as the block result_parse says, for example as lines of text. Return the value to which
-        result_extract is then applied (AIP-extract-8).
+        """Parse a result according to `result_parse`, for example as lines of text. Return the value to which
+        `result_extract` is applied next (AIP-extract-8).
         """
         value = _source(result, parse)
         if parse.form is not None and not isinstance(value, DriverRefusal):
