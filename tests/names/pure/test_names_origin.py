@@ -28,6 +28,7 @@ def test_an_initial_entry_keeps_its_origin_until_its_name_is_registered_again() 
     assert origin(registry, registry.entries[NAME]) == "registered here"
     removed = NamesRegistry(initial_steps())
     removed.apply(step(initial, is_removed=True))
+    assert NAME not in removed.initial
     removed.apply(step(initial))
     assert origin(removed, removed.entries[NAME]) == "registered here"
 
