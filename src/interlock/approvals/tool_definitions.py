@@ -427,7 +427,8 @@ class Definitions(Rulings, DecisionReceiver):
         if not self._is_restless(table, snapshot) or before is None or before.definition is None:
             return False
         accepted = decode_object(before.definition.encode()) or {}
-        members = {member: bytes(accepted[member]) for member in snapshot.members if member in accepted}
+        naming = "name" if snapshot.kind == TOOL else snapshot.kind
+        members = {member: bytes(raw) for member, raw in accepted.items() if member != naming}
         keys = differing_keys(members, {member: bytes(raw) for member, raw in snapshot.covered.items()})
         return keys is not None and keys <= self.find_restless(table, snapshot.tool)
 

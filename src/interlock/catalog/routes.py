@@ -127,8 +127,11 @@ class DefinitionSnapshot:
 
     @property
     def covered(self) -> Item:
-        """Return the listed members of the item that the digest covers, with their values."""
-        return {member: self.item[member] for member in self.members if member in self.item}
+        """Return what the digest covers: these members of the item, and the capability that a tool declares."""
+        covered: Item = {member: self.item[member] for member in self.members if member in self.item}
+        if self.declared is not None:
+            covered[_CAPABILITY] = Raw(encode_value(self.declared))
+        return covered
 
     @cached_property
     def declared(self) -> object:
@@ -169,12 +172,14 @@ class DefinitionSnapshot:
             if (raw := self.item.get(member)) is not None:
                 shown[member] = raw if _is_readable(raw) else {"sha256": hashlib.sha256(raw).hexdigest()}
         if self.declared is not None:
-            shown["capability"] = self.declared
+            shown[_CAPABILITY] = self.declared
         definition = encode_value(shown)
         is_shown = len(definition) <= SHOWN_BYTES_MAX and _is_readable(definition)
         return definition if is_shown else b"null"
 
 
+# The member of a shown or stored definition with what a tool declares. The item has it in its `_meta`.
+_CAPABILITY: Final = "capability"
 _NO_CLAIMS: Final = read_claims(None, None, is_flagged=False)
 
 

@@ -497,6 +497,24 @@ async def test_a_change_beside_a_restless_key_keeps_its_question_and_accepted_it
         assert shop.waiting() == []
 
 
+@pytest.mark.req("AX-11.N-16")
+async def test_a_capability_that_changes_beside_a_restless_key_is_asked_about(tmp_path: Path) -> None:
+    async with shop_at(tmp_path) as shop:
+        first = sight({**FIRST, "_meta": {"vendor/at": 0, "vendor/fixed": 1}})
+        first.stated = Raw(b'{"mutable":true,"reversible":true}')
+        await shop.lists(first)
+        for value in range(1, 9):
+            seen = restless(value)
+            seen.stated = first.stated
+            await shop.lists(seen)
+        (asked,) = shop.waiting()
+        await shop.decides(asked, None)
+        other = restless(9)
+        other.stated = Raw(b'{"mutable":true,"reversible":false}')
+        await shop.lists(other)
+        assert [one.digest for one in shop.waiting()] == [other.digest]
+
+
 async def test_a_definition_that_clients_see_at_once_is_asked_about_whatever_key_changes(tmp_path: Path) -> None:
     async with shop_at(tmp_path) as shop:
         await shop.lists(sight({**FIRST, "_meta": {"vendor/at": 0}}))
