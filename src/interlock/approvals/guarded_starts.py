@@ -123,7 +123,7 @@ async def find_conflict(
     for place, value in records:
         try:
             before = msgspec.json.decode(value, type=GuardedStart)
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return _damaged_record(place)
         # AX-11.N-11: another node, another store, or no approver any more
         lines = before.store_differences(plan) if start is None else before.differences(plan, start)

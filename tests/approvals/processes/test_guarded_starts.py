@@ -207,8 +207,9 @@ def test_removing_the_record_lets_another_node_start(project: Project) -> None:
 @pytest.mark.req("AX-11.N-11")
 def test_a_record_that_cannot_be_read_opens_no_way(project: Project) -> None:
     project.with_approver()
-    project.records[0].write_text("{")
-    assert "cannot be read" in project.refused().err
+    for damaged in (b"{", b'{"node":"\xff"}'):
+        project.records[0].write_bytes(damaged)
+        assert "cannot be read" in project.refused().err
 
 
 @pytest.mark.req("AX-11.N-11")

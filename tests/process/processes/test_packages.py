@@ -211,7 +211,8 @@ async def test_an_installation_that_broke_later_is_made_again(wheel_folder: Whee
     wheel_folder.put("tool", scripts=("tool",))
     command = await ensure(pypi("tool"), at(tmp_path), RecordedProgress(), environment=wheel_folder.env)
     use = tmp_path / "pypi" / "tool" / USE
-    for harm in ("interpreter gone", "another python", "use broken", "manifest broken"):
+    harms = ("interpreter gone", "another python", "use broken", "use no text", "manifest broken", "manifest no text")
+    for harm in harms:
         folder = Path(command[0]).parent.parent
         for each in (folder, folder / "bin"):
             each.chmod(0o700)
@@ -225,9 +226,11 @@ async def test_an_installation_that_broke_later_is_made_again(wheel_folder: Whee
                 use.write_bytes(use.read_bytes().replace(packages.python_version().encode(), b"2.7"))
             case "use broken":
                 use.write_text('{"package": 1')
+            case "use no text":
+                use.write_bytes(b'{"entry":"\xff"}')
             case _:
                 (folder / MANIFEST).unlink()
-                (folder / MANIFEST).write_text('{"package": 1')
+                (folder / MANIFEST).write_bytes(b'{"entry":"\xff"}' if harm == "manifest no text" else b'{"package": 1')
         said = RecordedProgress()
         command = await ensure(pypi("tool"), at(tmp_path), said, environment=wheel_folder.env)
         assert output(command) == "tool 1.0", harm

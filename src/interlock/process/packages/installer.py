@@ -42,6 +42,7 @@ from interlock.process.child import (
 from interlock.process.orphan_reaper import OrphanReaper
 from interlock.process.packages.package_store import (
     MANIFEST,
+    UNREADABLE,
     USE,
     PackageFolders,
     PackageStore,
@@ -184,7 +185,7 @@ class Installer:
         async with self._hold(record.with_name(f"{record.name}.lock"), commands):
             try:
                 pins = msgspec.json.decode((record / RECORD).read_bytes(), type=Pins)
-            except (OSError, msgspec.DecodeError):  # the first installation
+            except (OSError, *UNREADABLE):  # the first installation
                 pins = await self._find(reference, text, (), commands)
                 await self._write_pins(record, pins)
                 return await self._provide(record, pins, commands)
@@ -390,7 +391,7 @@ def _python_of(folder: Path) -> str | None:
         return use.python
     try:
         return msgspec.json.decode((folder / MARKER).read_bytes(), type=_Marker).python
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 

@@ -39,6 +39,11 @@ from interlock.process.packages.programs import PackageUnavailable, Registry
 
 MANIFEST: Final = "interlock-package.json"
 USE: Final = "interlock-installed.json"  # in the data folder
+UNREADABLE: Final = (
+    msgspec.DecodeError,
+    UnicodeDecodeError,
+    RecursionError,
+)  # for a file that is not as it was written
 # A container with another host name cannot be looked into. Its data folder counts as gone after this time.
 OTHER_HOST_S: Final = 30 * 24 * 3600.0
 _REGISTRIES: Final[tuple[Registry, ...]] = ("npm", "pypi")
@@ -153,7 +158,7 @@ class PackageStore:
             )
             # A Python that was removed is outside of the package.
             is_whole = is_whole and (entry.parent.name != "pypi" or (entry / "bin" / "python").exists())
-        except (OSError, msgspec.DecodeError, _Foreign):
+        except (OSError, *UNREADABLE, _Foreign):
             return None
         return now if is_whole else None
 
@@ -235,7 +240,7 @@ class PackageStore:
             try:
                 user = msgspec.json.decode(file.read_bytes(), type=_User)
                 age_s = time.time() - file.stat().st_mtime
-            except (OSError, msgspec.DecodeError):
+            except (OSError, *UNREADABLE):
                 continue
             record = Path(user.record)
             use = find_use(record)
@@ -252,7 +257,7 @@ def find_use(record: Path) -> Use | None:
     """Return a data folder's record of a package, or None if there is none that can be read."""
     try:
         return msgspec.json.decode(record.read_bytes(), type=Use)
-    except (OSError, msgspec.DecodeError):
+    except (OSError, *UNREADABLE):
         return None
 
 
