@@ -68,6 +68,9 @@ BATCH_MAX: Final = 1000  # messages of one batch of a server: they are all handl
 GARBAGE_MAX: Final = 1000  # messages of one connection that are not JSON-RPC, before it is given up
 BANNER_MAX: Final = 100  # the same before the greeting: a banner is shorter (AIP-transport-6)
 UNSOLICITED_PER_S: Final = 1000  # messages, before reading stops for the rest of the second
+# Progress that a client asked for: this many notifications cost as much as one without a request. A call may have
+# 10,000 of them without a pause, and so may several such calls at once.
+PROGRESS_PER_NOTIFICATION: Final = 50
 RECEIVERS_PER_NOTIFICATION: Final = 10  # this many receivers cost as much as one more notification
 
 _EGRESS_DENIED: Final = (
@@ -83,13 +86,14 @@ class Noise:
     there is too much.
     """
 
-    __slots__ = ("_garbage", "_since", "_unsolicited", "garbage_max", "total")
+    __slots__ = ("_awaited", "_garbage", "_since", "_unsolicited", "garbage_max", "total")
 
     def __init__(self) -> None:
         self.total = 0  # messages that are not JSON-RPC, over all connections
         self.garbage_max = BANNER_MAX
         self._garbage = 0
         self._unsolicited = 0
+        self._awaited = 0  # progress since the last that counted
         self._since = 0.0
 
     def begin(self, garbage_max: int) -> None:
@@ -108,6 +112,16 @@ class Noise:
             self._since, self._unsolicited = now, 0
         self._unsolicited += 1
         return max(0.0, 1.0 - (now - self._since)) if self._unsolicited >= UNSOLICITED_PER_S else None
+
+    def count_progress(self, now: float) -> float | None:
+        """Count a progress notification that a client asked for. Return the seconds for which reading should pause, or
+        None.
+        """
+        self._awaited += 1
+        if self._awaited < PROGRESS_PER_NOTIFICATION:
+            return None
+        self._awaited = 0
+        return self.count_unsolicited(now)
 
     def count_receivers(self, count: int) -> None:
         """Count the clients to which a notification was passed on: ten of them count as one more notification."""
@@ -344,6 +358,9 @@ class ConnectedLink(Link):
             log.info("link %s: an answer to no request, id %s; more are counted", self.name, answered_id)
 
     def _on_notification(self, message: Notification, origin: Pending | None) -> None:
+        if message.method == methods.PROGRESS and self.notifications.deliver_awaited_progress(message.params):
+            self._throttle(self.noise.count_progress(self._clock.now()))
+            return
         self._count_unsolicited()
         self.notifications.deliver(message, origin)
 
@@ -352,7 +369,9 @@ class ConnectedLink(Link):
         self.questions.receive(request, origin)
 
     def _count_unsolicited(self) -> None:
-        pause_s = self.noise.count_unsolicited(self._clock.now())
+        self._throttle(self.noise.count_unsolicited(self._clock.now()))
+
+    def _throttle(self, pause_s: float | None) -> None:
         if pause_s is not None and self.pipe is not None:
             self.pipe.throttle(pause_s)
 

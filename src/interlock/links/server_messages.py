@@ -339,7 +339,8 @@ class ServerNotifications(LinkPart):
         """
         link, method, params = self.link, message.method, message.params
         if method == PROGRESS:
-            self._deliver_progress(params)
+            if (news := self._read_progress(params)) is not None:
+                self._deliver_progress(*news)
         elif method == LOG_MESSAGE:
             if link.tasks and link.events.tasks.on_task_log(link, params):
                 return
@@ -369,14 +370,26 @@ class ServerNotifications(LinkPart):
             else:
                 link.events.on_vendor_notification(link, message)
 
-    def _deliver_progress(self, raw_params: Raw) -> None:
-        link, params = self.link, decode_object(raw_params)
-        if params is None:
-            return
+    def deliver_awaited_progress(self, raw_params: Raw) -> bool:
+        """Deliver a progress notification of a call whose client asked for progress. Return False, without delivering
+        it, if there is no such call.
+        """
+        news = self._read_progress(raw_params)
+        call = self.link.in_flight.get(news[0]) if news is not None else None
+        if news is None or not isinstance(call, Call) or call.progress_token is None:
+            return False
+        call.on_progress(news[1])
+        return True
+
+    def _read_progress(self, raw_params: Raw) -> tuple[int, dict[str, Raw]] | None:
+        params = decode_object(raw_params)
         try:
-            token = int(bytes(params[PROGRESS_TOKEN]))
+            return (int(bytes(params[PROGRESS_TOKEN])), params) if params is not None else None
         except (KeyError, ValueError):
-            return
+            return None
+
+    def _deliver_progress(self, token: int, params: dict[str, Raw]) -> None:
+        link = self.link
         if (pending := link.in_flight.get(token)) is not None:
             pending.on_progress(params)
         elif link.tasks:

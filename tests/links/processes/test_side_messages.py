@@ -18,7 +18,7 @@ from tests.support.node_with_clock import SECONDS, ClockedNode
 
 from interlock.core.calls.call import Pending
 from interlock.links import pipes
-from interlock.links.connected_link import UNSOLICITED_PER_S, Noise, ServerLink
+from interlock.links.connected_link import PROGRESS_PER_NOTIFICATION, UNSOLICITED_PER_S, Noise, ServerLink
 from interlock.links.pipes import HttpPipe, StdioPipe, Trouble, Undelivered, _Exchange
 from interlock.links.server_messages import ServerQuestions
 from interlock.net.message_pipe import PER_TURN
@@ -176,6 +176,14 @@ async def test_unsolicited_messages_are_read_in_small_turns_and_up_to_a_limit(
     link.noise._since = 0.0
     assert max(later - sooner for sooner, later in itertools.pairwise([0, *turns])) <= PER_TURN
     assert len(heard) == UNSOLICITED_PER_S
+
+
+async def test_progress_that_a_client_asked_for_is_read_without_a_pause_up_to_a_higher_limit() -> None:
+    noise = Noise()
+    pauses = [noise.count_progress(1e9) for _ in range(UNSOLICITED_PER_S * PROGRESS_PER_NOTIFICATION)]
+    assert pauses[:10_000] == [None] * 10_000
+    assert pauses[:-1] == [None] * (len(pauses) - 1)
+    assert pauses[-1] == 1.0
 
 
 async def test_many_receivers_of_one_notification_count_as_more() -> None:
