@@ -18,8 +18,10 @@ HEARS_S = 10.0
 class Bare:
     secret = name = ""  # of one that `joined` let in
 
-    def __init__(self, socket: ClientConnection) -> None:
+    def __init__(self, socket: ClientConnection, reads: str | None = "mcpx/v0.1") -> None:
         self.socket = socket
+        # A participant that names no protocol and stays silent gets each envelope in both: it takes its own alone.
+        self.reads = reads
         self.heard: list[dict[str, Any]] = []
 
     @classmethod
@@ -27,14 +29,16 @@ class Bare:
         text = "".join(f"&{name}={value}" for name, value in query.items())
         headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         url = f"ws://{node.host}:{node.port}/v0/ws?topic={topic}{text}"
-        return cls(await connect(url, additional_headers=headers, max_size=None, max_queue=None, compression=None))
+        socket = await connect(url, additional_headers=headers, max_size=None, max_queue=None, compression=None)
+        return cls(socket, query.get("protocol", "mcpx/v0.1"))
 
     async def next(self) -> dict[str, Any]:
         async with asyncio.timeout(HEARS_S):
-            text = await self.socket.recv()
-        body: dict[str, Any] = json.loads(text)
-        self.heard.append(body)
-        return body
+            while True:
+                body: dict[str, Any] = json.loads(await self.socket.recv())
+                if self.reads in (None, body["protocol"]):
+                    self.heard.append(body)
+                    return body
 
     async def until(self, **wanted: Any) -> dict[str, Any]:
         """The next envelope with these members; `event` is looked for in the payload."""

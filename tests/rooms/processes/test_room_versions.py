@@ -122,6 +122,7 @@ async def test_no_envelope_silences_a_client_of_v0_that_asks_for_history(node: R
 async def test_a_silent_client_that_names_no_protocol_is_welcomed_in_both(node: RunningNode) -> None:
     (silent_id, _), (speaker_id, _) = names("restricted", "full")
     silent = await Bare.join(node, "garden", token(node, silent_id))
+    silent.reads = None  # both protocols
     # Participants of the test before may still leave, which is said in between.
     first, second = await silent.next(), await silent.until(protocol="mcp-x/v0")
     assert [first["protocol"], second["protocol"]] == ["mcpx/v0.1", "mcp-x/v0"]
@@ -150,6 +151,7 @@ async def test_the_policy_for_v0_holds_for_clients_that_name_no_protocol(node: R
     assert await refused.closed() == 1008
     await refused.leave()
     restricted = await Bare.join(node, "doubts-v0", token(node, doubted, "doubts-v0", "full"))
+    restricted.reads = None  # both protocols
     await restricted.next()
     await restricted.send("mcp", CALL, protocol="mcp-x/v0")
     blocked = await restricted.until(**{"from": "system:gateway", "kind": "mcp"})
@@ -166,6 +168,7 @@ async def test_the_policy_for_v0_does_not_lift_what_an_admin_decided_about_a_sil
 ) -> None:
     secret = client_token(node, f"silent-{decision}")
     silent = await Bare.join(node, topic, secret)
+    silent.reads = None  # both protocols
     participant = (await silent.next())["payload"]["participant"]["id"]
     done = node.admin(f"/admin/participants/{participant}/{decision}?topic={topic}", "POST", {})
     assert done["participantId"] == participant
