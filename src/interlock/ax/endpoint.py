@@ -322,7 +322,7 @@ class UserProtocol(McpProtocol):
         self.app_state = {**self.app_state, UID: struct.unpack(_CREDENTIALS, credentials)[1]}
         super().connection_made(transport)
 
-    def _takes(self) -> bool:
+    def _serves_itself(self) -> bool:
         return False
 
     def _should_upgrade(self) -> bool:

@@ -161,7 +161,7 @@ def test_a_surface_without_all_of_level_2_claims_level_1(inline: Inline, setting
 def test_a_broken_surface_fails(inline: Inline, monkeypatch: pytest.MonkeyPatch) -> None:
     """Three faults at once: no endpoint is wrong, a list item has a member too many, fields are not selected."""
     shown = operation_info
-    monkeypatch.setattr(AqlSurface, "_misplaced", lambda *_: None)
+    monkeypatch.setattr(AqlSurface, "_find_wrong_endpoint", lambda *_: None)
     monkeypatch.setattr(surface.introspection, "operation_info", lambda *some: {**shown(*some), "danger": "safe"})
     monkeypatch.setattr(answers, "select", lambda data, _: data)
     done = inline("check", "--aql")

@@ -104,7 +104,10 @@ def test_init_makes_the_data_folder_for_its_owner_alone(inline: Inline, tmp_path
 def test_init_does_not_write_over_a_file_without_force(inline: Inline, tmp_path: Path) -> None:
     path = tmp_path / "interlock.toml"
     path.write_text("# mine\n")
-    refused = inline("init")
+    keyless = inline("init")
+    assert (keyless.code, keyless.out) == (1, "")
+    assert "adds your key to it" in keyless.err and "--force" not in keyless.err
+    refused = inline("init", "--no-key")
     assert (refused.code, refused.out) == (1, "")
     assert "--force" in refused.err
     assert path.read_text() == "# mine\n"
@@ -122,7 +125,7 @@ def test_init_where_no_file_can_be_is_refused(inline: Inline, where: str) -> Non
 
 def test_a_file_that_the_environment_names_is_not_offered_for_overwriting(inline: Inline, tmp_path: Path) -> None:
     (tmp_path / "theirs.toml").write_text("# theirs")
-    done = inline("init", INTERLOCK_CONFIG="theirs.toml")
+    done = inline("init", "--no-key", INTERLOCK_CONFIG="theirs.toml")
     assert (done.code, done.out) == (1, "")
     assert "unset INTERLOCK_CONFIG" in done.err
     assert "--force" not in done.err

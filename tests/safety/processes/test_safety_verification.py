@@ -573,7 +573,7 @@ async def test_disabled_costs_nothing(tmp_path: Path) -> None:
 async def _functions_of_a_call(here: AgentNode) -> int:
     """How many functions one call runs, the fewest of several: nothing of it is the machine's, as a time would be."""
     counts = []
-    for _ in range(5):
+    for _ in range(40):
         entered = 0
 
         def note(frame: Any, event: str, arg: Any) -> None:

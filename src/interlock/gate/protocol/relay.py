@@ -111,6 +111,7 @@ def find_claimed_demand(result: Raw | bytes, call: RelayedCall, *, is_direct: bo
     meta = decode_object(members["_meta"]) if members and "_meta" in members else None
     claimed = decode_object(meta[CONFIRMATION]) if meta and CONFIRMATION in meta else None
     status = find_string(claimed.get("status")) if claimed else None
+    # AX-11.3-19: the status alone is the child's
     if members is None or claimed is None or status not in (REQUIRED, DENIED):
         return None
     inner = () if is_direct else tuple((find_string(claimed.get(WORD_OF)) or "").split("."))
@@ -126,10 +127,10 @@ def find_claimed_demand(result: Raw | bytes, call: RelayedCall, *, is_direct: bo
         "status": status,
         "tool": call.tool,
         "arguments": arguments,
-        "arguments_digest": digest,
+        "arguments_digest": digest,  # AX-11.3-19
         "capability": call.capability,
-        "route": (*call.segments, call.local),
-        WORD_OF: word_of,
+        "route": (*call.segments, call.local),  # AX-11.3-19
+        WORD_OF: word_of,  # AX-11.3-19
     }
     action = "refused" if status == DENIED else "held until a person confirms it there"
     text = (

@@ -438,6 +438,7 @@ class _NpmLock(msgspec.Struct, frozen=True, kw_only=True):
         for place, entry in self.packages.items():
             if place and entry.integrity is None and not entry.in_bundle:
                 needed = terminal_safe(place.rpartition("node_modules/")[2])
+                # AIP-30.install-6: what no hash covers
                 raise PackageUnavailable(f"{text} needs {needed}, which comes without a hash; pin another version")
 
 
@@ -539,6 +540,7 @@ async def _put_pypi(folder: Path, pins: Pins, commands: _Commands) -> None:
 
 def _pip_options(commands: _Commands) -> tuple[str, ...]:
     # Building a source distribution runs its code, with the environment of the node.
+    # AIP-30.install-6: nothing is built
     return _PIP_OPTIONS if commands.source_builds else (*_PIP_OPTIONS, "--only-binary", ":all:")
 
 

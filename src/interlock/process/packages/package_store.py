@@ -124,6 +124,7 @@ class PackageStore:
         reason = None
         if own.st_uid not in (os.geteuid(), 0):
             reason = "it belongs to another user"
+        # AIP-30.install-5: a store in which others may write
         elif own.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
             reason = "other users may write in it"
         for parent in self.folder.parents:
@@ -181,7 +182,7 @@ class PackageStore:
         _replace_paths(incoming, entry)
         for path, info in _walk(incoming):
             if not stat.S_ISLNK(info.st_mode):
-                path.chmod(stat.S_IMODE(info.st_mode) & 0o555)
+                path.chmod(stat.S_IMODE(info.st_mode) & 0o555)  # AIP-30.install-5: read-only
         manifest = incoming / MANIFEST
         write_whole(manifest, _Manifest(entry=self._name(entry), content=_content_digest(incoming)))
         manifest.chmod(0o444)
@@ -315,6 +316,7 @@ def _properties_digest(folder: Path) -> str:
     digest = hashlib.sha256()
     users = (os.geteuid(), 0)
     for path, info in ((folder, folder.lstat()), *_walk(folder)):
+        # AIP-30.install-5: a file that may be written, or of another user
         if info.st_uid not in users or (info.st_mode & _WRITABLE and not stat.S_ISLNK(info.st_mode)):
             raise _Foreign(str(path))
         # A folder's own time changes when it is renamed.

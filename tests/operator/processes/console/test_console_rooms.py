@@ -77,7 +77,9 @@ def test_an_agent_is_promoted_by_somebody_who_read_its_record_and_says_why(conso
     assert in_room(node, secret, "mcp", {"method": "x"}) == 202
     (kept,) = [one for one in node.admin("/admin/audit?limit=1000")["records"] if one.get("method") == "rooms/promote"]
     assert (kept["participant"], kept["reason"]) == ("planner", "a week without a fault")
-    with connect(f"ws://{node.host}:{node.port}/v0/ws?topic=beds", additional_headers=bearer(secret)) as socket:
+    with connect(
+        f"ws://{node.host}:{node.port}/v0/ws?topic=beds&protocol=mcpx/v0.1", additional_headers=bearer(secret)
+    ) as socket:
         expect(row).to_contain_text("present")
         row.get_by_role("button", name="Disconnect").click()
         with pytest.raises(ConnectionClosed) as closed:
@@ -147,7 +149,9 @@ def test_proposals_come_by_themselves_and_are_decided_with_the_keyboard_alone(co
         for part in parts:
             expect(page.locator("#approval")).to_contain_text(part)
 
-    with connect(f"ws://{node.host}:{node.port}/v0/ws?topic=beds", additional_headers=bearer(robot)) as mower:
+    with connect(
+        f"ws://{node.host}:{node.port}/v0/ws?topic=beds&protocol=mcpx/v0.1", additional_headers=bearer(robot)
+    ) as mower:
 
         def told() -> Any:
             while True:
